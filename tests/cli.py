@@ -66,12 +66,7 @@ class Corridor(Environment):
 
 gymnax.register("Corridor-of-mine", Corridor)
 '''
-BROKEN = {  # modules that cannot be imported, and what they hold
-    "misspelt": "def broken(:\n",
-    "raises": 'raise RuntimeError("no licence found")\n',
-}
 BY_ID = ["env.module=corridor", "env.name=Corridor-of-mine"]
-BY_CLASS = ["env.target=corridor.Corridor", "env.name=null"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +144,6 @@ def launch(
         "jax_persistent_cache_min_entry_size_bytes",
     ]
     before = {name: getattr(jax.config, name) for name in names}
-    for module, text in BROKEN.items():
-        (cwd.parent / f"{module}.py").write_text(text)
     monkeypatch.syspath_prepend(cwd.parent)
     monkeypatch.chdir(cwd)
     monkeypatch.setenv("HOME", str(home))

@@ -496,59 +496,6 @@ class Recall(Clock):
         return spaces.Box(0.0, 1.0, (1,))
 
 
-@struct.dataclass
-class Cards:
-    time: jax.Array
-    cards: jax.Array  # int32 `[delay + 1]`, the newest first
-
-
-class RepeatPrevious(environment.Environment[Cards, Params]):
-    """Name the card that was shown `delay` steps ago; one of four is shown at every step.
-
-    A right answer gives 1 / the number of answers, a wrong one the opposite: the optimum is 1, and
-    a policy without memory has -0.5. After POPGym's environment of this name (Morad et al. 2023,
-    arXiv 2303.01859), in shorter episodes.
-    """
-
-    num_cards = 4
-
-    def __init__(self, delay: int = 4, length: int = 24) -> None:
-        super().__init__()
-        self.delay, self.length = delay, length
-
-    @property
-    def default_params(self) -> Params:
-        return Params(max_steps_in_episode=self.length, terminates=True)
-
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, Cards]:
-        cards = jnp.full(self.delay + 1, -1).at[0].set(self.draw(key))
-        state = Cards(time=jnp.int32(0), cards=cards)
-        return self.observation(state), state
-
-    def step_env(
-        self, key: jax.Array, state: Cards, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, Cards, jax.Array, jax.Array, dict[str, Any]]:
-        answer = state.cards[-1]
-        right = jnp.where(action == answer, 1.0, -1.0) / (self.length - self.delay)
-        reward = jnp.where(answer < 0, 0.0, right)
-        cards = jnp.roll(state.cards, 1).at[0].set(self.draw(key))
-        state = Cards(time=state.time + 1, cards=cards)
-        over = state.time >= params.max_steps_in_episode
-        return self.observation(state), state, reward, over, {}
-
-    def draw(self, key: jax.Array) -> jax.Array:
-        return jax.random.randint(key, (), 0, self.num_cards)
-
-    def observation(self, state: Cards) -> jax.Array:
-        return jax.nn.one_hot(state.cards[0], self.num_cards)
-
-    def action_space(self, params: Params) -> spaces.Discrete:
-        return spaces.Discrete(self.num_cards)
-
-    def observation_space(self, params: Params) -> spaces.Box:
-        return spaces.Box(0.0, 1.0, (self.num_cards,))
-
-
 class Takes(Copy):
     """`Copy` of any action space, whose actions it does not look at; reward 0."""
 

@@ -81,7 +81,7 @@ def episode_keys(key: jax.Array, numbers: jax.typing.ArrayLike) -> jax.Array:
 def step_keys(keys: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return `[B]` keys for the actions and `[B]` for the environments at `step`, from 0."""
     found = jax.vmap(random_bits.fold_in, (0, None))(keys, step + 1)
-    action_keys, env_keys = jnp.moveaxis(jax.vmap(random_bits.split)(found), 1, 0)
+    action_keys, env_keys = random_bits.split_each(found)
     return action_keys, env_keys
 
 

@@ -12,9 +12,10 @@ from jaxppo.config.messages import named, where
 def is_installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # its parent package is not installed
         return False
+    return spec is not None and spec.origin is not None  # None: a folder of that name
 
 
 def imported(key: str, path: str, what: str, choices: Iterable[str]) -> Any:

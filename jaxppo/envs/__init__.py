@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
-import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -15,25 +14,27 @@ from typing import Any
 
 import numpy as np
 
+from jaxppo.config import importing
 from jaxppo.config.fields import ConfigError, check
 from jaxppo.config.given import is_given
 from jaxppo.config.given import shown as name_of  # `shown` is a module here
-from jaxppo.config.importing import load
 from jaxppo.config.messages import installing, named, of_gymnasium
-from jaxppo.config.schema import LIBRARIES, OF_GAMES, ArchConfig, EnvConfig
+from jaxppo.config.schema import HOW_RUN, LIBRARIES, OF_GAMES, ArchConfig, EnvConfig
+from jaxppo.envs.extras import Extras
+from jaxppo.envs.forms import line, problems
+from jaxppo.envs.frames import Frames
+from jaxppo.envs.mask import Mask
 from jaxppo.envs.ranges import check_known, evaluation_config, kind_of
 from jaxppo.simulators.faults import ANY_ERROR
 from jaxppo.types import Environment, describe
 
-OF_SIMULATORS = ("batch", "wrappers", "processes", "isolated", "on_error", "step_timeout")  # of env
+OF_SIMULATORS = ("batch", "wrappers", *HOW_RUN)  # of env
 # Library -> name of its package; the adapter and the extra are named as the library
 PACKAGES = {name: name for name in LIBRARIES} | {"playground": "mujoco_playground"}
 
 
 def make(config: EnvConfig) -> Environment:
     """Make the environment of `config`; `ConfigError` if it does not exist or is broken."""
-    from jaxppo.envs.forms import problems
-
     env = build(config)
     found = [] if is_simulated(env) else problems(env)
     if found:
@@ -49,15 +50,13 @@ def make_for_evaluation(config: EnvConfig, env: Environment) -> Environment:
 
 def build(config: EnvConfig) -> Environment:
     """Make the environment of `config` without the checks of `problems`."""
-    from jaxppo.envs.forms import line
-
     if config.name is None and config.target is None:
         raise ConfigError(
             "env.name=null and env.target=null: give one of them, a registered id of env.library "
             "or the import path of a class"
         )
     if config.module is not None:
-        load("env.module", config.module, config.module)
+        importing.load("env.module", config.module, config.module)
     adapter = _adapter(config)
     is_listed = config.target is None and config.library != "gymnasium"  # takes more than names()
     try:
@@ -104,10 +103,6 @@ def _of_params(config: EnvConfig, adapter: ModuleType) -> str:
 
 def _shown(config: EnvConfig, env: Environment) -> Environment:
     """Return an environment that hides, stacks and extends observations as the settings say."""
-    from jaxppo.envs.extras import Extras
-    from jaxppo.envs.frames import Frames
-    from jaxppo.envs.mask import Mask
-
     if config.mask:
         env = Mask(env, tuple(config.mask))
     if config.frame_stack > 1:
@@ -132,8 +127,6 @@ def way_out(config: EnvConfig) -> str:
 
 def _runs(config: EnvConfig) -> bool:
     """Return whether an environment can be made and has the forms of the contract."""
-    from jaxppo.envs.forms import problems
-
     try:
         return not problems(build(config))
     except Exception:  # an environment may raise anything
@@ -164,8 +157,7 @@ def downloads(library: str, name: str) -> bool:
 
 def is_installed(library: str) -> bool:
     """Return whether a library of environments is installed, without importing it."""
-    spec = importlib.util.find_spec(PACKAGES[library])
-    return spec is not None and spec.origin is not None  # None: a folder of that name
+    return importing.is_installed(PACKAGES[library])
 
 
 def is_simulated(env: Any) -> bool:

@@ -13,8 +13,6 @@ from jaxppo.envs.episodes import stepped
 from jaxppo.envs.forms import returned
 from jaxppo.types import PyTree, pytree
 
-LIMIT = "max_steps_in_episode"
-
 
 @pytree
 class State:
@@ -116,10 +114,12 @@ class Legacy(AsGymnax):
         obs, inner, reward, done, info = found
         terminated = done = jnp.asarray(done, bool)
         time, late = state.time + 1, False
-        if hasattr(params, LIMIT):
-            late = time >= getattr(params, LIMIT)
-            endless = self._env.step_env(key, state.inner, action, _with_later_limit(params))[3]
-            terminated = jnp.asarray(endless, bool)
+        if (limit := getattr(params, "max_steps_in_episode", None)) is not None:
+            late = time >= limit
+            # With a limit that no step of an episode is at
+            endless = dataclasses.replace(params, max_steps_in_episode=2 * limit + 2)
+            over = self._env.step_env(key, state.inner, action, endless)[3]
+            terminated = jnp.asarray(over, bool)
         truncated = done & (~terminated | late)
         return obs, State(inner=inner, time=time, truncated=truncated), reward, terminated, info
 
@@ -133,10 +133,5 @@ class Legacy(AsGymnax):
 
     def time_limit_of(self, params: Any) -> int | None:
         """Return the time limit in steps; None for 1, the default of gymnax's parameters."""
-        limit = getattr(params, LIMIT, None)
+        limit = getattr(params, "max_steps_in_episode", None)
         return None if limit in (None, 1) else int(limit)
-
-
-def _with_later_limit(params: Any) -> Any:
-    """Return parameters with a limit that no step of an episode is at."""
-    return dataclasses.replace(params, **{LIMIT: 2 * getattr(params, LIMIT) + 2})

@@ -9,7 +9,7 @@ import gymnasium
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
-from jaxppo.config.schema import EnvConfig
+from jaxppo.config.schema import HOW_RUN, EnvConfig
 from jaxppo.envs import refuse, unknown
 from jaxppo.envs.gymnasium import names
 from jaxppo.envs.simulated import Simulated, check_settings, pools
@@ -76,4 +76,4 @@ def make(config: EnvConfig) -> Simulated:
 def _check_agents(config: EnvConfig, name: str) -> None:
     """Raise `ConfigError` for settings that worlds of several agents do not have."""
     why = f"is not for simulators with several agents ({name}); leave it out"
-    refuse(config, ("metrics", "processes", "isolated", "on_error", "step_timeout"), why)
+    refuse(config, ("metrics", *HOW_RUN), why)

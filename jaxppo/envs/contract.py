@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from jax.experimental import checkify
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
+from jaxppo.envs.episodes import inner
 from jaxppo.envs.forms import entry_of, limits, line, problems, random_action
-from jaxppo.envs.varying import inner
+from jaxppo.kernels import random_bits
 from jaxppo.ops import actions
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import Environment, PyTree, TimeStep, counted, describe, is_space, zeros
@@ -52,15 +53,23 @@ class Played:
         """The steps that ended an episode, `[T, B]` bool."""
         return np.asarray(self.steps.terminated | self.steps.truncated)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """The steps taken in the episode so far, after each step, `[T, B]`."""
+        lengths, time = [], np.zeros(self.over.shape[1], int)
+        for over in self.over:
+            lengths.append(time + 1)
+            time = np.where(over, 0, time + 1)
+        return np.stack(lengths)
+
 
 def check(config: EnvConfig, steps: int = 256) -> list[Check]:
     """Play an environment for `steps` steps and return the checks; it raises nothing."""
     try:
         env = envs.build(dataclasses.replace(config, on_error="stop"))  # a restart hides faults
-    except ConfigError as error:
-        return [Check("made", [str(error)], "")]
     except Exception as error:  # an environment may raise anything
-        return [Check("made", [line(error)], "")]
+        said = str(error) if isinstance(error, ConfigError) else line(error)
+        return [Check("made", [said], "")]
     made = [Check("made", [], f"{env.name}, {line(env.action_space)}")]
     simulated = envs.is_simulated(env)
     try:
@@ -124,9 +133,7 @@ def _check_simulators(env: Any, config: EnvConfig, steps: int) -> Iterator[Check
     same = _equal((played.first_obs, played.steps), (again.first_obs, again.steps))
     hints = [] if same else ["two plays from one seed differ, so a run cannot be repeated"]
     yield Check("determinism", [], "two plays from one seed", hints)
-    has_mask = (
-        entry_of(env.observation_space, mask) is not None
-    )  # which Gymnasium's checker ignores
+    has_mask = entry_of(env.observation_space, mask) is not None  # its checker ignores masks
     if not has_mask and (found := env.problems()) is not None:
         yield Check("gymnasium", found, "its own checker")
 
@@ -263,7 +270,7 @@ def play(
 
     def advance(carry: tuple[PyTree, PyTree], time: jax.Array) -> tuple[Any, TimeStep]:
         state, obs = carry
-        action_key, env_key = jnp.moveaxis(jax.vmap(jax.random.split)(key_at(time)), 1, 0)
+        action_key, env_key = random_bits.split_each(key_at(time))
         draw = jax.vmap(partial(random_action, env.action_space))
         action = draw(action_key, entry_of(obs, mask))
         state, step = env.step(env_key, state, action)
@@ -289,11 +296,10 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
         spaces = jax.tree.leaves(env.observation_space, is_leaf=is_space)
         rows = zip(jax.tree.leaves(tree), spaces, limits(env.observation_space), strict=True)
         for x, space, (entry, low, high) in rows:
-            name = what + entry
-            if not np.isfinite(x.astype(np.float64)).all():
+            name, value = what + entry, x.astype(np.float64)
+            if not np.isfinite(value).all():
                 yield f"{name} holds NaN or infinity"
                 continue
-            value = x.astype(np.float64)
             slack = 1e-5 * np.maximum(1.0, np.abs(value))
             if (value < low - slack).any() or (value > high + slack).any():
                 start = getattr(space, "start", 0)
@@ -305,19 +311,9 @@ def _values(env: Environment, played: Played) -> Iterator[str]:
         yield "step: reward is NaN or infinite"
 
 
-def _lengths(played: Played) -> np.ndarray:
-    """Return the steps taken in the episode so far, after each step, `[T, B]`."""
-    lengths, time = [], np.zeros(played.over.shape[1], int)
-    for over in played.over:
-        time = time + 1
-        lengths.append(time)
-        time = np.where(over, 0, time)
-    return np.stack(lengths)
-
-
 def _ends(env: Environment, played: Played) -> Iterator[str]:
     """Yield an error if an episode passes its time limit or reaches it without truncation."""
-    lengths, limit = _lengths(played), env.time_limit
+    lengths, limit = played.lengths, env.time_limit
     truncated: Any = played.steps.truncated
     if limit is None:
         return
@@ -350,7 +346,7 @@ def _doubts(
             )
         return
     end = None if params is None else _end_by_time(bare, config)
-    reached = _lengths(played) == limit
+    reached = played.lengths == limit
     if end is None and reached.any():
         late = np.all((terminated & played.steps.truncated)[reached])
         end = "terminated" if late else "otherwise"
@@ -472,8 +468,6 @@ def _successor(played: Played) -> Iterator[str]:
 def _mask(env: Environment, mask: str | None, played: Played) -> Iterator[str]:
     """Yield an error if masks do not fit the action space or allow nothing."""
     for tree in (jax.tree.map(lambda x: x[None], played.first_obs), played.steps.obs):
-        if not isinstance(tree, Mapping) or mask not in tree:
-            return
         try:
             empty = np.asarray(actions.empty_masks(env.action_space, tree[mask]))
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import warnings
+from functools import partial
 from typing import Any
 
 import envpool
@@ -61,7 +62,5 @@ def make(config: EnvConfig) -> Simulated:
             low = leaf.space.low
             low[low == np.finfo(low.dtype).tiny] = -np.inf
 
-    def start(env: Simulated, num: int) -> EnvPool:
-        return EnvPool(pool, num, env.observation_leaves, env.action_leaves, [*config.metric_kinds])
-
+    start = partial(EnvPool, pool, metrics=[*config.metric_kinds])
     return Simulated(name, *spaces, limit if 0 < limit < MAX_INT else None, start)

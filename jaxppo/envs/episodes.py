@@ -20,7 +20,7 @@ from jaxppo.kernels.costs import is_cheap
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
-from jaxppo.types import Environment, Pool, PyTree, TimeStep
+from jaxppo.types import Environment, Pool, PyTree, TimeStep, pytree
 
 COPY = 2**31 - 2  # folded into a step's key; splits of it give smaller numbers
 
@@ -54,8 +54,7 @@ class Single(Protocol):
         """
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class EpisodesState:
     """The state of `B` environments."""
 
@@ -175,20 +174,28 @@ class Wrapper:
         return found
 
 
-def begun_at(env: Any, share: float) -> Any:
+def inner(env: Environment) -> Any:
+    """Return the environment in any wrappers."""
+    while isinstance(env, Wrapper):
+        env = env._env
+    return env
+
+
+def changed(env: Environment, **attributes: Any) -> Environment:
+    """Return a copy of an environment in which the one in any wrappers has other attributes."""
+    if isinstance(env, Wrapper):
+        attributes = {"_env": changed(env._env, **attributes)}
+    env = copy.copy(env)
+    vars(env).update(attributes)
+    return env
+
+
+def begun_at(env: Environment, share: float) -> Environment:
     """Return an environment whose first episodes begin at this share of the run's updates.
 
     Only those whose parameters move with the run (`env.curriculum`) differ by it.
     """
-    changed = {}
-    if isinstance(env, Wrapper):
-        changed = {"_env": begun_at(env._env, share)}
-    elif hasattr(env, "begins"):
-        changed = {"begins": share}
-    if changed:
-        env = copy.copy(env)
-        vars(env).update(changed)
-    return env
+    return changed(env, begins=share) if hasattr(inner(env), "begins") else env
 
 
 def ended(terminated: jax.Array, truncated: jax.Array) -> jax.Array:

@@ -19,14 +19,14 @@ from jaxppo.types import (
     Space,
     TimeStep,
     is_space,
+    pytree,
     zeros,
 )
 
 NAMES = ("last_action", "last_reward", "step", "agent")
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class ExtrasState:
     """The environment's state and the steps of the running episode."""
 

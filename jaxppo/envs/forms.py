@@ -57,11 +57,14 @@ def limits(space: PyTree) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield the name, the lowest and the highest values of each array of a tree of spaces."""
     for path, one in jax.tree.leaves_with_path(space, is_leaf=is_space):
         low, high = bounds(one)
-        if jax.tree_util.keystr(path[:1], simple=True) == "last_action" and isinstance(
-            one, Discrete
-        ):
+        if entry_name(path) == "last_action" and isinstance(one, Discrete):
             low = low - 1  # of `env.extras`: an episode starts without a last action
         yield jax.tree_util.keystr(path), low, high
+
+
+def entry_name(path: Any) -> str:
+    """Return the name of the first entry of a path in a tree; "" for the whole tree."""
+    return jax.tree_util.keystr(path[:1], simple=True)
 
 
 def is_integer(x: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +10,12 @@ import numpy as np
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.envs.episodes import Wrapper
-from jaxppo.envs.forms import bound_of
+from jaxppo.envs.forms import bound_of, entry_name
 from jaxppo.ops.sequences import where
-from jaxppo.types import Box, Environment, PyTree, Space, TimeStep, is_space
+from jaxppo.types import Box, Environment, PyTree, Space, TimeStep, is_space, pytree
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class FramesState:
     """The environment's state and the stacked observation that the policy sees."""
 
@@ -38,7 +36,7 @@ class Frames(Wrapper):
             env.observation_space, is_leaf=is_space
         )
         self._stacked = [
-            isinstance(space, Box) and bool(space.shape) and _name(path) != mask
+            isinstance(space, Box) and bool(space.shape) and entry_name(path) != mask
             for path, space in paths
         ]
         if not any(self._stacked):
@@ -88,11 +86,6 @@ class Frames(Wrapper):
         left = iter(shown)
         leaves = zip(jax.tree.leaves(obs), self._stacked, strict=True)
         return jax.tree.unflatten(self._form, [next(left) if yes else x for x, yes in leaves])
-
-
-def _name(path: Any) -> str | None:
-    """Return the entry of a dict observation that a path leads into."""
-    return str(path[0].key) if path and hasattr(path[0], "key") else None
 
 
 def _stack_space(space: Box, num: int) -> Space:

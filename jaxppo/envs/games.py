@@ -16,6 +16,7 @@ from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import imported
 from jaxppo.config.messages import explained
 from jaxppo.config.schema import BOTH_SEATS, OPPONENTS, EnvConfig, is_player
+from jaxppo.envs import refuse
 from jaxppo.envs.episodes import ended, part, renew
 from jaxppo.envs.forms import check_spaces, differences, entry_of, line, random_action, returned
 from jaxppo.envs.told import chosen
@@ -173,7 +174,7 @@ class Games:
 
         The third says which were truncated because their opponent was replaced.
         """
-        move_key, answer_key = jnp.moveaxis(jax.vmap(random_bits.split)(part(key, 0)), 1, 0)
+        move_key, answer_key = random_bits.split_each(part(key, 0))
         since, player = self._since_of(state.since.shape[0]), self._turn(state.inner)
         moved = self._move(move_key, state.inner, action, player)
         replaced = (state.seat != BOTH) & (state.since != since) & ~moved.terminated
@@ -221,8 +222,7 @@ class Games:
 
         def answer(carry: tuple[jax.Array, _Moved]) -> tuple[jax.Array, _Moved]:
             key, moved = carry
-            split = partial(random_bits.split, num=3)
-            key, choice_key, move_key = jnp.moveaxis(jax.vmap(split)(key), 1, 0)
+            key, choice_key, move_key = random_bits.split_each(key, 3)
             action = (self._choose or self._at_random)(moved.obs, choice_key)
             after = self._move(move_key, moved.inner, action, seat)
             after = dataclasses.replace(after, reward=moved.reward + after.reward)
@@ -240,8 +240,7 @@ class Games:
 
     def _start(self, key: jax.Array) -> tuple[PyTree, GamesState]:
         """Map `[B]` keys to first (observations, states) of games."""
-        split = partial(random_bits.split, num=4)
-        reset_key, random_key, seat_key, answer_key = jnp.moveaxis(jax.vmap(split)(key), 1, 0)
+        reset_key, random_key, seat_key, answer_key = random_bits.split_each(key, 4)
         found = jax.vmap(self.one.reset)(reset_key)
         inner, obs = returned("reset", found, "state, observation")
         if self._random_moves:
@@ -305,19 +304,13 @@ def make(name: str, game: Game, config: EnvConfig) -> Games:
     if config.evaluation_opponent != config.opponent:  # only to check it
         _chooser("env.evaluation_opponent", config.evaluation_opponent, name, game)
     choose = _chooser("env.opponent", config.opponent, name, game)
-    if config.resets != "each":
-        raise ConfigError(f"env.resets={config.resets}: {name} is a game; set env.resets=each")
-    changed = {"mask": config.mask, "extras": config.extras}
-    if config.frame_stack > 1:
-        changed["frame_stack"] = config.frame_stack
-    plain = config.opponent == "random" and config.evaluation_opponent in (None, "random")
-    for key, value in changed.items():
-        if value and not plain:
-            raise ConfigError(
-                f"env.{key}={line(value)}: changes what the learner sees, and not what its "
-                "opponent sees; leave it out, or take random opponents only (env.opponent, "
-                "env.evaluation_opponent)"
-            )
+    refuse(config, ["resets"], f"{name} is a game; set env.resets=each")
+    if config.opponent != "random" or config.evaluation_opponent not in (None, "random"):
+        why = (
+            "changes what the learner sees, and not what its opponent sees; leave it out, or take "
+            "random opponents only (env.opponent, env.evaluation_opponent)"
+        )
+        refuse(config, ("mask", "extras", "frame_stack"), why)
     games = Games(name, game, config)
     return games if choose is None else games.seated(choose)
 

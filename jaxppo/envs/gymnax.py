@@ -18,7 +18,7 @@ from jaxppo.envs.later import imported_later
 from jaxppo.envs.ranges import Range, ranges
 from jaxppo.envs.told import UntoldError, chosen
 from jaxppo.kernels import random_bits
-from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space, zeros
+from jaxppo.types import Box, Discrete, PyTree, RunProgress, TimeStep, is_space, pytree, zeros
 
 with imported_later(  # gymnax's drawing libraries, which take 1.2 of 1.3 seconds to import
     *("seaborn", "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.colors")
@@ -144,8 +144,7 @@ class GymnaxEnvironment:
         )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class RandomizedState:
     """The state of `B` environments whose parameters vary."""
 
@@ -178,7 +177,6 @@ class Randomized(GymnaxEnvironment):
                 f"env.randomize_per={config.randomize_per}: with env.resets={config.resets} "
                 "environments share the starts of episodes; set env.resets=each"
             )
-        self._ranges = ranges
         self._moves = any(each.moves for each in ranges.values())
         for varying, bounds in ranges.items():
             self._ranges = {varying: bounds}
@@ -296,9 +294,8 @@ def adapt(name: str, env: Any, params: Any, config: EnvConfig) -> GymnaxEnvironm
     ends = {key: one.end[0] for key, one in found.items() if one.end[0] == one.end[1]}
     params = dataclasses.replace(params, **ends)
     vary = {key: one for key, one in found.items() if not one.constant}
-    made = GymnaxEnvironment(name, env, params, config)
-    if vary:
-        made = Randomized(name, env, params, config, vary)
+    given = name, env, params, config
+    made = Randomized(*given, vary) if vary else GymnaxEnvironment(*given)
     if isinstance(env, AsGymnax):
         made.time_limit = env.time_limit_of(params)
     return made

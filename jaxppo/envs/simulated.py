@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -50,7 +51,7 @@ class Simulated:
         observation_space: Any,
         action_space: Any,
         time_limit: int | None,
-        make: Callable[["Simulated", int], Simulators],
+        make: Callable[[int, list[Leaf], list[Leaf]], Simulators],
         make_drawn: Callable[[], Any] | None = None,
         *,
         in_waves: bool = False,
@@ -69,7 +70,7 @@ class Simulated:
 
     def make(self, num: int) -> Simulators:
         """Make `num` environments that step together."""
-        return self._make(self, num)
+        return self._make(num, self.observation_leaves, self.action_leaves)
 
     def shown(self, wrap: Callable[[Environment], Environment]) -> "Simulated":
         """Return this environment with the observations of a wrapper of JAX environments."""
@@ -81,7 +82,7 @@ class Simulated:
         views = Views(wrapped)
         env.observation_space = wrapped.observation_space
         env._form = jax.tree.structure(env.observation_space, is_leaf=is_space)
-        env._make = lambda _, num: Shown(self.make(num), views, self.observation, form)
+        env._make = lambda num, *_: Shown(self.make(num), views, self.observation, form)
         return env
 
     def problems(self) -> list[str] | None:
@@ -162,27 +163,21 @@ def pools(
     factory: Callable[..., Any],
     kind: Callable[..., Any] = Group,
     own: Sequence[str] = (),
-) -> Callable[[Simulated, int], Pool]:
+) -> Callable[[int, list[Leaf], list[Leaf]], Pool]:
     """Return what makes a `Pool` of what `factory` makes, as the settings say.
 
     `own` are metrics that are kept besides those of the settings.
     """
-
-    def start(env: Simulated, num: int) -> Pool:
-        return Pool(
-            factory,
-            num,
-            env.observation_leaves,
-            env.action_leaves,
-            num_processes=config.processes,
-            isolated=config.isolated,
-            restart=config.on_error == "restart",
-            timeout=config.step_timeout,
-            kind=kind,
-            metrics=[*own, *config.metric_kinds],
-        )
-
-    return start
+    return partial(
+        Pool,
+        factory,
+        num_processes=config.processes,
+        isolated=config.isolated,
+        restart=config.on_error == "restart",
+        timeout=config.step_timeout,
+        kind=kind,
+        metrics=[*own, *config.metric_kinds],
+    )
 
 
 def _leaves(name: str, what: str, space: Any) -> tuple[list[Leaf], Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,7 +16,7 @@ from jaxppo.envs.forms import check_spaces, is_integer, line, returned
 from jaxppo.ops import tallies
 from jaxppo.ops.sequences import where
 from jaxppo.simulators.told import TEAM_RETURN
-from jaxppo.types import Environment, PyTree, Tally, TimeStep, zeros
+from jaxppo.types import Environment, PyTree, Tally, TimeStep, pytree, zeros
 
 
 class World(Protocol):
@@ -44,8 +43,7 @@ class World(Protocol):
         """
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class Seen:
     """What a step of a world returned for each of its `N` agents."""
 
@@ -56,8 +54,8 @@ class Seen:
     truncated: jax.Array  # [N] bool
 
 
-class Whole:
-    """A world as an `episodes.Single`: it is over when all of its agents are."""
+class _OfWorld:
+    """What all views of a world have of it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -65,6 +63,10 @@ class Whole:
         self.observation_space: PyTree = world.observation_space  # of one agent
         self.action_space: PyTree = world.action_space
         self.time_limit = world.time_limit
+
+
+class Whole(_OfWorld):
+    """A world as an `episodes.Single`: it is over when all of its agents are."""
 
     def reset(self, key: jax.Array) -> tuple[PyTree, Seen]:
         """Map a key to ((state, agents alive `[N]`), what they see)."""
@@ -95,14 +97,8 @@ class Whole:
         return jnp.broadcast_to(jnp.asarray(x, dtype), (self.num_agents,))
 
 
-class Only:
+class Only(_OfWorld):
     """A world of one agent as an `episodes.Single`: the plain environment."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.observation_space: PyTree = world.observation_space
-        self.action_space: PyTree = world.action_space
-        self.time_limit = world.time_limit
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map a key to the (state, observation `[O...]`) that starts an episode."""
@@ -117,8 +113,7 @@ class Only:
         return state, jax.tree.map(lambda x: x[0], obs), *each, told
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pytree
 class TeamsState:
     """The state of `W` worlds."""
 

@@ -1,6 +1,5 @@
 """Parameters of an environment (`env.params`) that differ between the members of a program."""
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs import build
-from jaxppo.envs.episodes import Wrapper
+from jaxppo.envs.episodes import changed, inner
 from jaxppo.envs.ranges import kind_of
 from jaxppo.types import Environment, PyTree, zeros
 
@@ -19,25 +18,13 @@ def with_params(env: Environment, values: dict[str, jax.Array]) -> Environment:
     """Return an environment with other values of these parameters, scalars that may be traced."""
     if not values:
         return env
-    changed: Any = copy.copy(env)
-    if isinstance(env, Wrapper):
-        changed._env = with_params(changed._env, values)
-    else:
-        changed.params = dataclasses.replace(changed.params, **values)
-    return changed
+    return changed(env, params=dataclasses.replace(inner(env).params, **values))
 
 
 def typed(env: Environment, name: str, values: Any) -> np.ndarray:
     """Return values of a parameter as an array of NumPy."""
     kind = kind_of(inner(env).params, name)
     return np.asarray(values, np.float32 if kind is float else np.int32)
-
-
-def inner(env: Environment) -> Any:
-    """Return the environment in any wrappers."""
-    while isinstance(env, Wrapper):
-        env = env._env
-    return env
 
 
 def can_vary(one: EnvConfig, other: EnvConfig) -> bool:

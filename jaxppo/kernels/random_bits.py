@@ -4,6 +4,7 @@ On CPUs JAX compiles the rounds of its generator to a loop of several kernels. I
 drawn often, as in every step of a rollout, starting these kernels takes longer than the hash.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,6 +34,11 @@ def split(key: jax.Array, num: int | tuple[int, ...] = 2) -> jax.Array:
     """Return the keys of `jax.random.split`."""
     own = quick(key)
     return jax.random.split(key, num) if own is key else _jax_key(jax.random.split(own, num))
+
+
+def split_each(keys: jax.Array, num: int = 2) -> jax.Array:
+    """Return keys `[num, B]` of keys `[B]`, each split for itself."""
+    return jnp.moveaxis(jax.vmap(partial(split, num=num))(keys), 1, 0)
 
 
 def fold_in(key: jax.Array, data: Any) -> jax.Array:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -81,6 +81,8 @@ def explain(error: Exception, arguments: Sequence[str] | None = None) -> str | N
     given = sys.argv[1:] if arguments is None else arguments
     if isinstance(error, ConfigError | TrainingError | CheckpointError | SimulatorError):
         return str(error)
+    if isinstance(error, MissingConfigException) and error.options:
+        return _no_choice(error.missing_cfg_file or "", error.options)
     if isinstance(error, HydraException | OmegaConfBaseException):
         typed = getattr(error, "override", None)  # the text that Hydra could not parse
         missing = str(getattr(error.__cause__, "full_key", None) or "")  # may be inside a value
@@ -192,19 +194,6 @@ def _translate(message: str, missing: str = "") -> str:
     message = re.sub(r"\+\+(?=[a-z_]+\.)", "", message)
     if match := re.search(r"Could not override '([^']+)'", message):
         return _unknown(missing if missing.startswith(f"{match[1]}.") else match[1])
-    if match := re.search(
-        r"Could not find '(.+)/([^/]+)'\s+Available options in .*?:(.*)", message, re.S
-    ):
-        group, choice, rest = match.groups()
-        if group.startswith("env/"):  # such as env=pgx/hex
-            group, choice = "env", f"{group[4:]}/{choice}"
-        names = rest.partition("Config search path")[0].split()
-        every = choices(group) or names  # also those in folders, such as brax/ant
-        (near,) = difflib.get_close_matches(choice, every, 1, 0.0)
-        near = next((name for name in every if name.endswith(f"/{choice}")), near)
-        found = _of_environment(choice, near) if group == "env" else None
-        near = found or f"{group}={near}"
-        return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(names)})"
     if match := re.search(r"config group '(.+)' does not exist", message):
         folders = [path for path in config_dir().rglob("*") if path.is_dir()]
         names = [path.relative_to(config_dir()).as_posix() for path in folders]
@@ -214,6 +203,19 @@ def _translate(message: str, missing: str = "") -> str:
         if match := re.search(pattern, message):
             return line.format(*match.groups())
     return message
+
+
+def _no_choice(file: str, names: Sequence[str]) -> str:
+    """Return the line for a file of a group, such as network/torso/mlp, that is not there."""
+    group, _, choice = file.rpartition("/")
+    if group.startswith("env/"):  # such as env=pgx/hex
+        group, choice = "env", file.removeprefix("env/")
+    every = choices(group) or names  # also those in folders, such as brax/ant
+    (near,) = difflib.get_close_matches(choice, every, 1, 0.0)
+    near = next((name for name in every if name.endswith(f"/{choice}")), near)
+    found = _of_environment(choice, near) if group == "env" else None
+    near = found or f"{group}={near}"
+    return f"{group}={choice}: no such choice; did you mean {near}? (of {', '.join(names)})"
 
 
 def _of_environment(name: str, near: str) -> str | None:

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from jaxppo.config.messages import raised
 from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_function, shown, values_of
 from jaxppo.simulators.group import VALUES
-from jaxppo.simulators.making import without_repeats
+from jaxppo.simulators.making import close, without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
 from jaxppo.simulators.told import TEAM_RETURN, lookup
 
@@ -224,10 +224,7 @@ class Worlds:
 
     def close(self) -> None:
         """Close the object, whatever it raises."""
-        try:
-            getattr(self._env, "close", lambda: None)()
-        except ANY_ERROR:  # its results no longer matter
-            return
+        close(self._env)
 
 
 class _Agents(Worlds):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_function, shown, values_of
-from jaxppo.simulators.making import without_repeats
+from jaxppo.simulators.making import close, without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, actions_of, write
 from jaxppo.simulators.told import names, number
 
@@ -94,7 +94,7 @@ class Group:
                 arrays.terminated[row] = terminated
                 arrays.truncated[row] = truncated
             except ANY_ERROR as error:
-                faults.append(self._fault(row, error, returned=returned))
+                faults.append(self._fault(row, _told("step", error, returned)))
         faults += self._nonfinite([row for row in rows if all(row != f.row for f in faults)])
         for final, obs in zip(arrays.final, arrays.obs, strict=True):
             final[part] = obs[part]
@@ -112,14 +112,14 @@ class Group:
     def close(self) -> None:
         """Close the environments, whatever they raise."""
         for env in self._envs.values():
-            _close(env)
+            close(env)
 
     def _try_to_start(self, row: int, seed: int | None) -> list[Fault]:
         """Start an episode; if that fails, return the fault; with `restart` make it anew."""
         try:
             self._start(row, seed)
         except ANY_ERROR as error:
-            fault = self._fault(row, error, "reset")
+            fault = self._fault(row, _told("reset", error))
             if self._restart:
                 self._remake(row)
             return [fault]
@@ -173,15 +173,11 @@ class Group:
                 faults.append(self._fault(row, "returns an observation that is not finite"))
         return faults
 
-    def _fault(
-        self, row: int, what: Any, function: str = "step", returned: Any = _NOTHING
-    ) -> Fault:
-        if isinstance(what, BaseException):
-            what = _told(function, what, returned)
+    def _fault(self, row: int, what: str) -> Fault:
         return Fault(row, self._steps[row], what)
 
     def _remake(self, row: int) -> None:
-        _close(self._envs[row])
+        close(self._envs[row])
         with without_repeats():
             self._envs[row] = self._make()
         self._steps[row] = 0
@@ -200,7 +196,7 @@ def _check_step(returned: Any) -> None:
             raise ReturnedError(f"{name} is {shown(flag)}, and must be true or false")
 
 
-def _told(function: str, error: BaseException, returned: Any) -> str:
+def _told(function: str, error: BaseException, returned: Any = _NOTHING) -> str:
     """Say what an environment has raised, or returned wrongly."""
     try:
         if returned is not _NOTHING:
@@ -211,10 +207,3 @@ def _told(function: str, error: BaseException, returned: Any) -> str:
     if "values to unpack" in str(error) and "gymnasium" in Path(last.filename).parts:  # a wrapper
         return f"{function}: must return {VALUES[function]}: {error}"
     return in_function(function, error)
-
-
-def _close(env: Any) -> None:
-    try:
-        env.close()
-    except ANY_ERROR:  # its results no longer matter
-        return

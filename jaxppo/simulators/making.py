@@ -70,6 +70,14 @@ def problems(env: Any) -> list[str]:
     return []
 
 
+def close(env: Any) -> None:
+    """Close an environment or an object of several, if it can be, whatever it raises."""
+    try:
+        getattr(env, "close", lambda: None)()
+    except ANY_ERROR:  # its results no longer matter
+        return
+
+
 def attribute(path: str) -> Any:
     """Import what an import path names."""
     module, _, name = path.rpartition(".")

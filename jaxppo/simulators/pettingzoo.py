@@ -4,7 +4,6 @@ Used as a class: `env=batch env.target=jaxppo.simulators.pettingzoo.Parallel
 +env.kwargs.make=pettingzoo.butterfly.pistonball_v6.parallel_env`.
 """
 
-import importlib
 from operator import itemgetter
 from typing import Any
 
@@ -13,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from jaxppo.simulators.batch import mapped
+from jaxppo.simulators.making import attribute
 
 
 class Parallel:
@@ -24,9 +24,7 @@ class Parallel:
     """
 
     def __init__(self, num_envs: int, make: str, **kwargs: Any) -> None:
-        module, _, name = make.rpartition(".")
-        start = getattr(importlib.import_module(module), name)
-        self._envs = [start(**kwargs) for _ in range(num_envs)]
+        self._envs = [attribute(make)(**kwargs) for _ in range(num_envs)]
         self.num_envs, one = num_envs, self._envs[0]
         self._agents = list(one.possible_agents)
         self.num_agents = len(self._agents)

@@ -90,9 +90,9 @@ class Pool:
             self.arrays = Arrays(num, observations, actions, None, metrics)
             self._group = self._make_here(make, range(num), observations)
             return
+        leaves = list(observations), list(actions)
         try:
-            sent = cloudpickle.dumps(make)
-            leaves = cloudpickle.dumps((list(observations), list(actions)))
+            sent = cloudpickle.dumps((kind, make, num, *leaves, list(metrics), restart))
         except Exception as error:  # whatever its parts raise
             raise SimulatorError(
                 f"what makes the environments cannot be sent to another process "
@@ -101,13 +101,11 @@ class Pool:
         size = Arrays(num, observations, actions, None, metrics).size
         self._file = _reserve(size)
         self.arrays = Arrays(num, observations, actions, mmap.mmap(self._file, size), metrics)
-        given = {"path": sys.path, "make": sent, "leaves": leaves, "num": num, "restart": restart}
-        given |= {"kind": kind, "metrics": list(metrics)}
         bounds = np.linspace(0, num, min(num_processes, num) + 1).astype(int).tolist()
         groups = [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
         try:
             for rows in groups if isolated else groups[1:]:
-                self._workers.append(_Worker({**given, "rows": rows}, rows, self._file))
+                self._workers.append(_Worker(sent, rows, self._file))
             if not isolated:
                 self._group = self._make_here(make, groups[0], observations)
             self._spinner = Spinner([worker.results for worker in self._workers])
@@ -205,7 +203,7 @@ class Pool:
             raise SimulatorError(f"environment {row}: {what}")
         worker.kill()
         part = slice(worker.rows[0], worker.rows[-1] + 1)
-        self._workers[number] = new = _Worker(worker.given, worker.rows, self._file)
+        self._workers[number] = new = _Worker(worker.sent, worker.rows, self._file)
         self._spinner = Spinner([each.results for each in self._workers])
         new.started()
         stepping = arrays.stepping.copy()
@@ -267,10 +265,10 @@ def _reserve(size: int) -> int:
 
 
 class _Worker:
-    """A process with the environments `rows`."""
+    """A process with the environments `rows`, which `worker` makes by what is `sent`."""
 
-    def __init__(self, given: dict[str, Any], rows: list[int], memory: int) -> None:
-        self.given, self.rows = given, rows
+    def __init__(self, sent: bytes, rows: list[int], memory: int) -> None:
+        self.sent, self.rows = sent, rows
         commands, self._to = os.pipe()
         self._from, results = os.pipe()
         life, self._life = os.pipe()
@@ -298,7 +296,7 @@ class _Worker:
         children.started(self.group)
         self._commands = Connection(self._to, readable=False)
         self.results = Connection(self._from, writable=False)
-        self.send(pickle.dumps(given))
+        self.send(pickle.dumps((sys.path, sent, rows)))
 
     @property
     def group(self) -> int:

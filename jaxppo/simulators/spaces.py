@@ -96,9 +96,7 @@ def tree(space: Any, path: tuple[Any, ...] = ()) -> Any:
         return Leaf(path, space, (), "int32")
     if isinstance(space, spaces.MultiDiscrete):
         return Leaf(path, space, space.shape, "int32")
-    if isinstance(space, spaces.MultiBinary):
-        return Leaf(path, space, space.shape, "int8")
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.MultiBinary | spaces.Box):
         return Leaf(path, space, space.shape, NARROW.get(str(space.dtype), str(space.dtype)))
     raise UnsupportedSpaceError(" ".join(str(space).split()))
 

@@ -48,14 +48,11 @@ def main(commands: int, results: int, life: int, memory: int) -> None:
 
 
 def _make(payload: bytes, memory: int) -> Any:
-    given: dict[str, Any] = pickle.loads(payload)
-    sys.path[:] = given["path"]
+    sys.path[:], sent, rows = pickle.loads(payload)
     warnings.simplefilter("ignore")  # the process that started this one has shown them
-    make = pickle.loads(given["make"])
-    observations, actions = pickle.loads(given["leaves"])
-    buffer = mmap.mmap(memory, 0)
-    arrays = Arrays(given["num"], observations, actions, buffer, given["metrics"])
-    return given["kind"](make, given["rows"], arrays, observations, restart=given["restart"])
+    kind, make, num, observations, actions, metrics, restart = pickle.loads(sent)
+    arrays = Arrays(num, observations, actions, mmap.mmap(memory, 0), metrics)
+    return kind(make, rows, arrays, observations, restart=restart)
 
 
 def _serve(group: Any, reading: Connection, writing: Connection) -> None:

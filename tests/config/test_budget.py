@@ -85,16 +85,11 @@ def test_layout_does_not_change_the_budget(num_devices: int, update_batch_size: 
     assert result.updates_per_block == (14,) * 7
 
 
-@pytest.mark.parametrize("num_updates", [1, 19, 20, 976])
-@pytest.mark.parametrize("blocks", [1, 7, 20])
+@pytest.mark.parametrize(
+    "num_updates, blocks", [(1, 1), (19, 1), (19, 7), (20, 7), (20, 20), (976, 7), (976, 20)]
+)
 def test_blocks_share_the_updates_evenly(num_updates: int, blocks: int) -> None:
     settings = dict(total_num_envs=4, rollout_length=8, num_evaluation=blocks)
-    if num_updates < blocks:
-        with pytest.raises(ConfigError, match=f"num_evaluation={blocks} is more than"):
-            planned(num_updates=num_updates, **settings)
-        with pytest.raises(ConfigError, match=r"lower arch\.total_num_envs$"):
-            planned(total_timesteps=32 * num_updates, **settings)
-        return
     result = planned(num_updates=num_updates, **settings)
     assert len(result.updates_per_block) == blocks
     assert sum(result.updates_per_block) == result.num_updates == num_updates

@@ -6,6 +6,7 @@ import inspect
 import re
 import time
 import typing
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from jaxppo.algorithms.ppo_settings import PPOSettings
 from jaxppo.algorithms.pqn import PQNSettings
 from jaxppo.algorithms.reppo import REPPOSettings
 from jaxppo.config.fields import ConfigError, traced
+from jaxppo.config.importing import is_installed
 from jaxppo.config.parse import ELSEWHERE, RENAMED, help_text, known_keys, parse, unknown_key
 from jaxppo.config.plan import plan
 from jaxppo.config.schema import (
@@ -488,6 +490,16 @@ def test_a_renamed_key_says_its_new_name(old: str, new: str) -> None:
         parse({group: {name: 1}})
 
 
+def test_a_folder_of_a_packages_name_is_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that in which W&B keeps its files."""
+    (tmp_path / "wandbox").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_installed("wandbox")
+    assert is_installed("omegaconf")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnSettings(SystemConfig):
     """An algorithm of a user's own."""
@@ -571,7 +583,7 @@ PLANS: list[tuple[Settings, int, list[Settings]]] = [
     ({PARTS: 7}, 2, [{PARTS: 8}]),
     ({PARTS: 1000}, 1, [{PARTS: 48}]),
     ({STEPS: 47}, 1, [{STEPS: 48}]),
-    ({STEPS: 96, BLOCKS: 3}, 1, [{BLOCKS: 2}, {STEPS: 144}]),
+    ({STEPS: 96, BLOCKS: 3}, 1, [{BLOCKS: 2}, {STEPS: 144}, {ENVS: 4}]),
     ({UPDATES: 2, BLOCKS: 3}, 1, [{BLOCKS: 2}, {UPDATES: 3}]),
     ({WARM_UP: 9}, 1, [{NORMALIZE: True}, {WARM_UP: 0}]),
     ({ADAPT: True, OBJECTIVE: "dpo"}, 1, [{OBJECTIVE: "penalty"}, {ADAPT: False}]),

@@ -8,7 +8,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,6 +22,7 @@ from conftest import small_config
 from files import CONFIGS, commented, composed
 from flax import struct
 from gymnasium import spaces
+from rollouts import rollout
 
 import jaxppo
 from jaxppo import check_env, envs
@@ -35,7 +35,7 @@ from jaxppo.extras.drawings import drawing
 from jaxppo.launch import environments
 from jaxppo.networks.building import find_action_mask
 from jaxppo.runtime.run import jobs, loop
-from jaxppo.types import Box
+from jaxppo.types import Box, Discrete
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,36 +44,21 @@ def own(name: str, **settings: Any) -> EnvConfig:
     return EnvConfig(target=name if "." in name else f"own_envs.{name}", **settings)
 
 
-def player(config: EnvConfig) -> Callable[[np.ndarray], tuple[Any, Any]]:
-    """A function of actions `[T, B]`: openings `[B, O]` and the steps `[T, B, ...]`."""
-    env = envs.make(config)
-
-    @jax.jit
-    def play(actions: jax.Array) -> Any:
-        num = actions.shape[1]
-        state, opening = env.reset(jax.random.split(jax.random.key(0), num))
-
-        def advance(state: Any, x: Any) -> Any:
-            return env.step(jax.random.split(x[0], num), state, x[1])
-
-        keys = jax.random.split(jax.random.key(1), len(actions))
-        return opening, jax.lax.scan(advance, state, (keys, actions))[1]
-
-    return lambda actions: jax.tree.map(np.asarray, play(actions))
+# Action 1 terminates, and 4 steps truncate: the second environment terminates after 2 steps, then
+# after 4
+ACTIONS = np.zeros((9, 2), np.int32)
+ACTIONS[[1, 5], 1] = 1
+TIMES = np.array([[1, 1], [2, 2], [3, 1], [4, 2], [1, 3], [2, 4], [3, 1], [4, 2], [1, 3]])
 
 
 def test_the_clock_truncates_and_the_successor_is_what_the_step_led_to() -> None:
-    # Count: reward t + 1, action 1 terminates, 4 steps at most.
-    actions = np.zeros((9, 2), np.int32)
-    actions[1, 1] = actions[5, 1] = 1  # the second terminates after 2 steps, then after 4
-    opening, steps = player(own("Count"))(actions)
-    times = np.array([[1, 1], [2, 2], [3, 1], [4, 2], [1, 3], [2, 4], [3, 1], [4, 2], [1, 3]])
-    np.testing.assert_array_equal(steps.final_observation[..., 0], times)
-    np.testing.assert_array_equal(steps.reward, times)
-    np.testing.assert_array_equal(steps.truncated, times == 4)
-    np.testing.assert_array_equal(steps.terminated, actions == 1)
+    opening, steps = rollout(envs.make(own("Count")), ACTIONS)
+    np.testing.assert_array_equal(steps.final_observation[..., 0], TIMES)
+    np.testing.assert_array_equal(steps.reward, TIMES)
+    np.testing.assert_array_equal(steps.truncated, TIMES == 4)
+    np.testing.assert_array_equal(steps.terminated, ACTIONS == 1)
     over = steps.truncated | steps.terminated
-    np.testing.assert_array_equal(steps.obs[..., 0], np.where(over, 0, times))
+    np.testing.assert_array_equal(steps.obs[..., 0], np.where(over, 0, TIMES))
     start = opening[:, 1]
     for obs, final, ends in zip(steps.obs, steps.final_observation, over, strict=True):
         np.testing.assert_array_equal(final[:, 1], start)  # of the episode that the step was in
@@ -81,15 +66,34 @@ def test_the_clock_truncates_and_the_successor_is_what_the_step_led_to() -> None
         start = obs[:, 1]
 
 
+class Keys:
+    """Each step is an episode; observations are drawn from the keys."""
+
+    observation_space, action_space, time_limit = Box((1,), "float32"), Discrete(2), 1
+
+    def reset(self, key: jax.Array) -> Any:
+        drawn = jax.random.uniform(key, (1,))
+        return drawn, drawn
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Any:
+        return *self.reset(key), 0.0, False, False
+
+
+def test_a_reset_has_another_key_than_the_step_before() -> None:
+    _, steps = rollout(envs.make(own("test_adapters.Keys")), np.zeros((9, 8), np.int32))
+    drawn = [*steps.obs.ravel(), *steps.final_observation.ravel()]
+    assert len(set(drawn)) == len(drawn)
+
+
 def test_optimistic_resets_share_an_opening_only_where_more_end() -> None:
     optimistic, each = (
-        player(own("Count", resets=x, reset_ratio=4)) for x in ("optimistic", "each")
+        envs.make(own("Count", resets=x, reset_ratio=4)) for x in ("optimistic", "each")
     )
     for ending, distinct in ((range(8), 2), ([2, 7], 2), ([5], 1)):  # of 8 / 4 openings
         actions = np.zeros((1, 8), np.int32)
         actions[0, list(ending)] = 1
-        for play, num in ((optimistic, distinct), (each, len(ending))):
-            opening, steps = play(actions)
+        for env, num in ((optimistic, distinct), (each, len(ending))):
+            opening, steps = rollout(env, actions)
             after = steps.obs[-1, steps.terminated[-1], 1]
             assert len(after) == len(ending)
             assert len(set(after)) == num
@@ -101,7 +105,8 @@ def test_optimistic_resets_share_an_opening_only_where_more_end() -> None:
 
 
 def test_cached_resets_are_those_of_the_first_episodes() -> None:
-    opening, steps = player(own("Count", resets="cached"))(np.ones((1, 64), np.int32))
+    env = envs.make(own("Count", resets="cached"))
+    opening, steps = rollout(env, np.ones((1, 64), np.int32))
     after = set(steps.obs[-1, :, 1])
     assert after < set(opening[:, 1])
     assert len(after) > 20  # of 64 drawn from 64, 40 or so
@@ -113,7 +118,7 @@ def test_copies_of_a_start_have_futures_of_their_own(resets: str, typed: bool) -
     config = own("Drawing", resets=resets, reset_ratio=64, kwargs={"typed": typed})
     actions = np.zeros((60, 64), np.int32)
     actions[::2] = 1
-    _, steps = player(config)(actions)
+    _, steps = rollout(envs.make(config), actions)
     starts, followers = steps.obs[:-1:2, :, 1], steps.obs[1::2, :, 1]
     assert all(len(set(row)) < 64 for row in starts)
     assert len(np.unique(followers)) > 0.99 * followers.size
@@ -410,13 +415,165 @@ def test_an_action_is_repeated_as_by_braxs_wrapper(
     pretend(monkeypatch, library, **FAKES[library])
     actions = np.ones((6, 2, 1), np.float32)
     for length, end, flag in ((1000, 2, "terminated"), (8, 2, "truncated")):
-        kwargs = {"action_repeat": 3, "episode_length": length}
-        _, steps = player(EnvConfig(library=library, name="Walk", kwargs=kwargs))(actions)
+        env = make_of(library, "Walk", action_repeat=3, episode_length=length)
+        _, steps = rollout(env, actions)
         np.testing.assert_array_equal(steps.reward[:, 0], [6, 15, 24] * 2)
         np.testing.assert_array_equal(steps.final_observation[:, 0, 0], [3, 6, 9] * 2)
         np.testing.assert_array_equal(getattr(steps, flag)[:, 0], np.arange(6) % 3 == end)
     with pytest.raises(ConfigError, match=r"^env\.kwargs\.action_repeat=0"):
         make_of(library, "Walk", action_repeat=0)
+
+
+@struct.dataclass
+class Moment:
+    """What the libraries below call a state or a step: the time, which is the reward too."""
+
+    observation: jax.Array
+    reward: jax.Array
+    over: jax.Array
+
+    discount = property(lambda self: 1.0 - self.over)
+    info = extras = property(lambda self: {})
+    state = property(lambda self: SimpleNamespace(goal_encoding=np.ones(1)))
+
+    def last(self) -> jax.Array:
+        return self.over
+
+    is_termination = last
+
+
+def begin(*_: Any) -> Moment:
+    return Moment(observation=jnp.zeros(1), reward=jnp.zeros(()), over=jnp.bool_(False))
+
+
+def advance(now: Moment, action: jax.Array, limit: Any = np.inf) -> Moment:
+    """The next moment; action 1 ends an episode, and so does the limit."""
+    time = now.reward + 1
+    return Moment(observation=time[None], reward=time, over=(action == 1) | (time >= limit))
+
+
+@struct.dataclass
+class CraftaxParams:
+    max_timesteps: int = 4
+
+
+class OfCraftax:
+    num_actions, default_params = 2, CraftaxParams()
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return begin().observation, begin()
+
+    def step_env(self, key: jax.Array, state: Moment, action: Any, params: Any) -> Any:
+        state = advance(state, action, params.max_timesteps)
+        return state.observation, state, state.reward, state.over, {}
+
+
+class OfJumanji:
+    def __init__(self, time_limit: int = 4) -> None:
+        self.time_limit, self.action_spec = time_limit, Spec()
+
+    def reset(self, key: jax.Array) -> Any:
+        return begin(), begin()
+
+    def step(self, state: Moment, action: jax.Array) -> Any:
+        return (advance(state, action, self.time_limit),) * 2
+
+
+class Spec:
+    num_values, dtype = 2, jnp.int32
+
+
+@struct.dataclass
+class XLandParams:
+    max_steps: int = 4
+
+
+OF_NAVIX = {"action_set": (0, 1), "max_steps": 4, "reset": begin, "_step": advance}
+OF_XLAND = {
+    "num_actions": lambda params: 2,
+    "reset": begin,
+    "step": lambda params, state, action: advance(state, action),
+}
+ENDING: dict[str, dict[str, Any]] = {  # library -> its modules
+    "craftax": {
+        "craftax": {},
+        "craftax.craftax_env": {"make_craftax_env_from_name": lambda *_, **__: OfCraftax()},
+    },
+    "jumanji": {
+        "jumanji": {"specs": SimpleNamespace(DiscreteArray=Spec)},
+        "jumanji.registration": {
+            "make": lambda name, **kwargs: OfJumanji(**kwargs),
+            "registered_environments": lambda: ["Walk"],
+        },
+    },
+    "navix": {
+        "navix": {"registry": lambda: ["Walk"], "make": lambda name: SimpleNamespace(**OF_NAVIX)}
+    },
+    "xminigrid": {
+        "xminigrid": {
+            "registered_environments": lambda: ["Walk"],
+            "make": lambda name: (SimpleNamespace(**OF_XLAND), XLandParams()),
+            "benchmarks": SimpleNamespace(DATA_PATH=""),
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("library", ENDING)
+def test_a_librarys_limit_truncates_and_its_task_terminates(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Craftax and Jumanji end an episode at their limit as if the task had ended."""
+    pretend(monkeypatch, library, **ENDING[library])
+    name = "Craftax-Symbolic-v1" if library == "craftax" else "Walk"
+    _, steps = rollout(make_of(library, name), ACTIONS)
+    np.testing.assert_array_equal(steps.final_observation[..., 0], TIMES)
+    np.testing.assert_array_equal(steps.reward, TIMES)
+    np.testing.assert_array_equal(steps.truncated, TIMES == 4)
+    np.testing.assert_array_equal(steps.terminated, ACTIONS == 1)
+
+
+class OfJaxMARL:
+    """Each agent observes its number and the time, and gets what it does."""
+
+    agents, max_steps = ("a", "b"), 4
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, key: jax.Array) -> Any:
+        return self.observe(jnp.zeros(())), jnp.zeros(())
+
+    def step_env(self, key: jax.Array, time: jax.Array, actions: Any) -> Any:
+        time = time + 1
+        done = dict.fromkeys(self.agents, False) | {"__all__": time >= self.max_steps}
+        return self.observe(time), time, actions, done, {}
+
+    def observe(self, time: jax.Array) -> Any:
+        return {agent: jnp.stack([i + 1.0, time]) for i, agent in enumerate(self.agents)}
+
+    def get_avail_actions(self, time: jax.Array) -> Any:
+        return {"a": jnp.array([1, 0]), "b": jnp.array([0, 0])}
+
+
+def test_agents_of_jaxmarl_have_their_own_observations_rewards_and_masks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mask that allows nothing allows all; all agents are truncated at the limit."""
+    module = SimpleNamespace(make=lambda name: OfJaxMARL())
+    monkeypatch.setitem(sys.modules, "jaxmarl", module)
+    env = envs.make(own("jaxppo.envs.jaxmarl.JaxMARL", kwargs={"name": "Two"}))
+    actions = np.array([[0, 1, 1, 0]] * 5, np.int32)  # of two worlds
+    _, steps = rollout(env, actions)
+    np.testing.assert_array_equal(steps.reward, actions)
+    last = steps.final_observation
+    times = np.broadcast_to([[1], [2], [3], [4], [1]], (5, 4))
+    np.testing.assert_array_equal(last["observation"][..., 1], times)
+    np.testing.assert_array_equal(last["observation"][0, :, 0], [1, 2, 1, 2])
+    np.testing.assert_array_equal(last["privileged_state"][0, :2], [[1, 1, 2, 1], [2, 1, 1, 1]])
+    np.testing.assert_array_equal(last["action_mask"][0, :2], [[True, False], [True, True]])
+    np.testing.assert_array_equal(steps.truncated, times == 4)
+    assert not steps.terminated.any()
 
 
 def test_a_download_that_fails_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

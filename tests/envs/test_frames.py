@@ -3,10 +3,9 @@
 import types
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from rollouts import rollout
 
 from jaxppo import envs
 from jaxppo.config.parse import parse
@@ -21,26 +20,12 @@ def make(**env: Any) -> Any:
     return envs.make(parse({"env": {"name": None, "target": "envs.Clock", **env}}).env)
 
 
-def play(env: Any) -> tuple[Any, Any]:
-    """The first observations and the steps `[T, B, ...]` of the same episodes for every wrapper."""
-    keys = jax.random.split(jax.random.key(0), (T + 1, B))
-
-    def step(state: Any, key: jax.Array) -> Any:
-        return env.step(key, state, jnp.zeros(B, jnp.int32))
-
-    @jax.jit
-    def run() -> Any:
-        state, obs = env.reset(keys[0])
-        return obs, jax.lax.scan(step, state, keys[1:])[1]
-
-    return jax.tree.map(np.asarray, run())
-
-
 @pytest.mark.parametrize("terminates", [True, False], ids=["terminated", "truncated"])
 def test_stacks_are_those_of_a_plain_loop(terminates: bool) -> None:
     params = {"params": {"max_steps_in_episode": 7, "terminates": terminates}}
-    first, steps = play(make(**params))
-    stacked_first, stacked = play(make(frame_stack=N, **params))
+    actions = np.zeros((T, B), np.int32)
+    first, steps = rollout(make(**params), actions)
+    stacked_first, stacked = rollout(make(frame_stack=N, **params), actions)
     ended = 0
     for b in range(B):
         frames = [first[b]] * N

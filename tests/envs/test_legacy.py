@@ -65,19 +65,6 @@ def test_a_limit_that_done_does_not_hold_is_none() -> None:
     assert not (steps.truncated & ~steps.terminated).any()
 
 
-@pytest.mark.parametrize(
-    "config, words",
-    [
-        (old("Wrapper"), "no step_env"),
-        (EnvConfig(gymnax_legacy=True), "env.target"),
-        (EnvConfig(target="own_envs.Count", gymnax_legacy=True), "gymnax's interface"),
-    ],
-)
-def test_what_is_no_old_environment_is_refused(config: EnvConfig, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        envs.make(config)
-
-
 def said(config: EnvConfig, steps: int = 8) -> str:
     """What is wrong or doubted, but for ends that were not seen."""
     checks = contract.check(config, steps)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import alone, build, small_config
+from rollouts import rollout
 
 from jaxppo import envs
 from jaxppo.algorithms import acting, evaluation, spine
@@ -25,25 +26,9 @@ def shown(**settings: Any) -> EnvConfig:
     return EnvConfig(name=None, target="envs.Shown", **settings)
 
 
-def play(env: Any, num_envs: int, num_steps: int, seed: int = 0) -> Any:
-    """First observations, and all time steps `[T, B, ...]`."""
-    keys = jax.random.split(jax.random.key(seed), (1 + num_steps, num_envs))
-
-    @jax.jit
-    def run(keys: jax.Array) -> Any:
-        state, obs = env.reset(keys[0])
-
-        def step(state: Any, keys: jax.Array) -> Any:
-            return env.step(keys, state, jnp.zeros(num_envs, jnp.int32))
-
-        return obs, jax.lax.scan(step, state, keys[1:])[1]
-
-    return jax.tree.map(np.asarray, run(keys))
-
-
 def seen(env: Any, num_envs: int, num_steps: int) -> tuple[np.ndarray, np.ndarray, Any]:
     """What the policy sees `[T + 1, B, O]`, which of these start an episode, and the steps."""
-    first, steps = play(env, num_envs, num_steps)
+    first, steps = rollout(env, np.zeros((num_steps, num_envs), np.int32))
     over = steps.terminated | steps.truncated
     starts = np.concatenate([np.ones((1, num_envs), bool), over])
     return np.concatenate([first[None], steps.obs]), starts, steps
@@ -161,7 +146,9 @@ def test_values_that_do_not_vary_step_bit_for_bit_as_fixed_ones(per: str) -> Non
     same = {"weight": Range(start=(7.3,) * 2, end=(7.3,) * 2)}
     same["count"] = Range(start=(4, 4), end=(4, 4), whole=True)
     drawn = Randomized("drawn", fixed.env, fixed.env.default_params, config, same)
-    jax.tree.map(np.testing.assert_array_equal, play(drawn, 8, 30), play(fixed, 8, 30))
+    actions = np.zeros((30, 8), np.int32)
+    pair = rollout(drawn, actions), rollout(fixed, actions)
+    jax.tree.map(np.testing.assert_array_equal, *pair)
 
 
 def begun(**env: Any) -> tuple[System, LearnerState]:

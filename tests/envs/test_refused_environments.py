@@ -43,15 +43,18 @@ def given(**part: Any) -> dict[str, Any]:
 
 START = {"start": 5, "end": 9}
 NAMES: list[tuple[dict[str, Any], str]] = [
-    ({"name": "CartPoel-v1"}, "env.name=CartPoel-v1"),
+    ({"name": "CartPoel-v1"}, "such gymnax environment; the nearest: CartPole-v1"),
     ({"name": None}, "env.target"),
     ({"module": "no_such_module"}, "env.module=no_such_module"),
     ({"kwargs": {"rows": 3}}, "env.kwargs={'rows': 3}"),
     ({"resets": "cached"}, "env.resets=cached"),
-    ({"extras": ["step", "last_obs"]}, "env.extras=[step, last_obs]"),
+    (
+        {"extras": ["step", "last_obs"]},
+        "CartPole-v1 can have last_action, last_reward, step, agent",
+    ),
     ({"mask": [4]}, "env.mask=[4]"),
     ({"name": "Breakout-MinAtar", "mask": [1]}, "env.mask=[1]"),
-    ({"action_mask": "legal"}, "env.action_mask=legal"),
+    ({"action_mask": "legal"}, "env.action_mask=legal: the observation of CartPole-v1"),
     (of("envs.Echo", mask=[0]), "env.mask=[0]"),
     (of("envs.Nothing"), "env.target=envs.Nothing"),
     (of("nowhere.Env"), "env.target=nowhere"),
@@ -59,7 +62,7 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     (of("envs.Remote"), "envs.Remote"),
     (of("envs.Misled"), "action of its space {'move'"),
     (of("envs.Counted", extras=["step"]), "env.extras=[step]"),
-    (of("envs.Masked", action_mask="legal"), "env.action_mask=legal"),
+    (of("envs.Masked", action_mask="legal"), "(it has observation, action_mask)"),
     (of("jaxppo.envs.t_maze.TMaze", kwargs={"delay": 0}), "delay=0"),
     (of("own_envs.Count", params={"x": 1}), "env.params={'x': 1}"),
     (of("own_envs.Count", kwargs={"x": 1}), "env.kwargs={'x': 1}"),
@@ -67,6 +70,9 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     ({"kwargs": {"gravity": 3.0}}, "env.params.gravity=3.0"),
     (of("broken_envs.Forgets", resets="optimistic"), "env.resets=optimistic"),
     (of("broken_envs.Shape"), "env"),
+    ({"gymnax_legacy": True}, "env.target"),
+    (of("own_envs.Count", gymnax_legacy=True), "gymnax's interface"),
+    (of("old_envs.Wrapper", gymnax_legacy=True), "no step_env"),
 ]
 PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"params": {"gravitty": 1}}, "env.params.gravitty"),
@@ -75,6 +81,7 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"params": {"gravity": "x"}}, "env.params.gravity=x"),
     ({"params": {"gravity": math.nan}}, "env.params.gravity=nan"),
     ({"params": {"max_steps_in_episode": True}}, "env.params.max_steps_in_episode=True"),
+    ({"params": {"max_steps_in_episode": 0}}, "env.params.max_steps_in_episode=0"),
     (shown(params={"count": 2.5}), "env.params.count=2.5"),
     (shown(params={"loud": 1}), "env.params.loud=1"),
     (drawn(wieght=[1, 2]), "env.randomize.wieght"),
@@ -107,6 +114,8 @@ SPACES: list[tuple[dict[str, Any], str]] = [
     (acts(spaces.Box(0, jnp.inf, (2,), jnp.int32)), "finite high"),
     (acts(spaces.Box(jnp.zeros(3), 1.0, (2,))), "envs.Takes"),
     (acts([spaces.Discrete(2)]), "action space"),
+    (acts(Discrete(3, start=1)), "start=1"),
+    (acts({"a": Discrete(3), "b": spaces.Discrete(2)}), "action space"),
     (given(observation_space=Box((2,), "flot32")), "dtype='flot32'"),
     (given(observation_space=Box((-2,), "float32")), "Box(shape=(-2,), "),
     (given(observation_space=[Box((2,), "float32")]), "observation_space is [Box("),

@@ -1,6 +1,5 @@
 """Worlds of several agents as environments: rows, resets, and what is refused."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,13 +8,13 @@ import numpy as np
 import pytest
 import worlds
 from conftest import build, small_config
+from rollouts import rollout
 
 from jaxppo import envs
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
 from jaxppo.envs.contract import check
 from jaxppo.envs.gate import KEEPER, RUNNER, Gate
-from jaxppo.types import TimeStep
 
 NUM_STEPS = 12
 
@@ -24,16 +23,9 @@ def world(name: str, **changes: Any) -> Any:
     return envs.make(EnvConfig(name=None, target=f"worlds.{name}", **changes))
 
 
-def played(env: Any, num: int, probability: float = 0.3) -> tuple[Any, TimeStep]:
+def played(env: Any, num: int) -> tuple[Any, Any]:
     """First observations `[B, O...]` and steps `[T, B, ...]` of actions that are 1 at random."""
-
-    def advance(state: Any, key: jax.Array) -> Any:
-        action = jax.random.bernoulli(key, probability, (num,)).astype(jnp.int32)
-        return env.step(jax.random.split(key, num), state, action)
-
-    state, obs = env.reset(jax.random.split(jax.random.key(0), num))
-    keys = jax.random.split(jax.random.key(1), NUM_STEPS)
-    return obs, jax.jit(functools.partial(jax.lax.scan, advance))(state, keys)[1]
+    return rollout(env, np.random.default_rng(0).binomial(1, 0.3, (NUM_STEPS, num)))
 
 
 def test_flags_say_whether_rows_can_pad() -> None:
@@ -46,7 +38,7 @@ def test_flags_say_whether_rows_can_pad() -> None:
 def test_agents_start_together_however_a_world_is_reset(resets: str) -> None:
     """The second number of an observation is drawn for each episode of a world."""
     _, steps = played(world("Leaving", resets=resets, reset_ratio=2), 12)
-    obs = np.asarray(steps.obs).reshape(NUM_STEPS, 4, 3, 3)
+    obs = steps.obs.reshape(NUM_STEPS, 4, 3, 3)
     np.testing.assert_array_equal(obs[..., 1], obs[..., :1, 1] + np.zeros(3))
     np.testing.assert_array_equal(obs[..., 0], obs[..., :1, 0] + np.zeros(3))
     assert (obs[..., 0] == 0).any()
@@ -55,10 +47,12 @@ def test_agents_start_together_however_a_world_is_reset(resets: str) -> None:
 def test_a_number_of_a_world_is_told_once_by_an_agent_that_acts() -> None:
     env = world("Leaving", metrics=["there:sum", "time"])
     _, steps = played(env, 12)
-    alive = np.asarray(steps.alive).reshape(NUM_STEPS, 4, 3)
-    reward = np.asarray(steps.reward).reshape(NUM_STEPS, 4, 3).sum(-1)
-    found = {k: np.asarray(x).reshape(NUM_STEPS, 4, 3) for k, x in steps.metrics.items()}
-    over = np.asarray(steps.obs).reshape(NUM_STEPS, 4, 3, 3)[..., 0, 0] == 0
+    alive = steps.alive.reshape(NUM_STEPS, 4, 3)
+    reward = steps.reward.reshape(NUM_STEPS, 4, 3)
+    np.testing.assert_array_equal(reward, alive * alive.sum(-1, keepdims=True))
+    reward = reward.sum(-1)
+    found = {k: x.reshape(NUM_STEPS, 4, 3) for k, x in steps.metrics.items()}
+    over = steps.obs.reshape(NUM_STEPS, 4, 3, 3)[..., 0, 0] == 0
     for name, x in found.items():
         np.testing.assert_array_equal((~np.isnan(x)).sum(-1), over, err_msg=name)
         assert alive[~np.isnan(x)].all()
@@ -129,7 +123,6 @@ class Flat(worlds.Team):
     [
         (Many, r"num_agents=0: must be an integer, at least 1"),
         (Flat, r"reset: observation has shape \(2,\); with num_agents=2 .* must have \(2, 2\)"),
-        (worlds.Unlike, r"step: reward has shape \(3,\); with num_agents=2 it must have \(2,\)"),
     ],
 )
 def test_worlds_of_a_wrong_form_are_refused(made: Any, message: str) -> None:

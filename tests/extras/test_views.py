@@ -6,6 +6,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +248,7 @@ def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     module.Image = Path  # type: ignore[attr-defined]
     module.Video = lambda path, format: Path(path)  # type: ignore[attr-defined]
     module.Html = str  # type: ignore[attr-defined]
-    module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]  what find_spec returns
+    module.__spec__ = ModuleSpec("wandb", None, origin="here")  # what find_spec returns
     monkeypatch.setitem(sys.modules, "wandb", module)
     return runs
 

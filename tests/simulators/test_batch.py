@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from simulators import LENGTH, LIMIT, FailingWorlds, Known, KnownVector, KnownWorlds, Tensor, Wide
 from test_simulators import parts_of
 
-from jaxppo.simulators import batch, making
+from jaxppo.simulators import batch
 from jaxppo.simulators.batch import Batch, spaces_of
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.simulators.pool import Pool
@@ -27,7 +27,7 @@ def started(make: Any, num: int = 3, **settings: Any) -> Pool:
 
 
 def singles(make: Any, num: int = 3) -> Pool:
-    found = Pool(partial(making.from_callable, make, {}, []), num, *parts_of(make()))
+    found = Pool(make, num, *parts_of(make()))
     found.reset(range(num), range(100, 100 + num))
     return found
 
@@ -249,6 +249,13 @@ def test_a_fault_is_one_line_and_a_restart_truncates_all(how: str, tmp_path: Pat
     steps(found, 1, action=0)
     assert (arrays.obs[0][:, 0] == 1).all()
     found.close()
+
+
+def test_a_fault_of_a_world_that_plays_no_more_episodes_does_not_count(tmp_path: Path) -> None:
+    found = started(partial(FailingWorlds, how="nan", where=str(tmp_path / "failed")))
+    for _ in range(3):
+        found.step([np.zeros(3, int)], np.array([True, False, True]))
+    assert (tmp_path / "failed").exists()
 
 
 class Starts(KnownWorlds):

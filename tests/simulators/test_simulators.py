@@ -32,7 +32,6 @@ from simulators import (
     Wide,
 )
 
-from jaxppo.simulators import making
 from jaxppo.simulators import pool as simulators_pool
 from jaxppo.simulators.children import kill_all
 from jaxppo.simulators.envpool import EnvPool
@@ -46,7 +45,7 @@ def parts_of(env: Any) -> tuple[Any, Any]:
 
 
 def pool(make: Any, num: int = 2, **settings: Any) -> Pool:
-    return Pool(partial(making.from_callable, make, {}, []), num, *parts_of(make()), **settings)
+    return Pool(make, num, *parts_of(make()), **settings)
 
 
 def started(make: Any, num: int = 2, **settings: Any) -> Pool:
@@ -323,12 +322,56 @@ def test_a_process_that_ends_in_a_reset_names_the_environment() -> None:
     found.close()
 
 
+class Exiting(Known):
+    """Action 1 ends its process."""
+
+    def step(self, action: Any) -> Any:
+        if action:
+            os._exit(7)
+        return super().step(action)
+
+
+def test_of_two_processes_the_one_that_ended_is_named() -> None:
+    found = started(Exiting, num_processes=2, isolated=True)
+    with pytest.raises(SimulatorError, match=r"^environment 1: its process ended with status 7"):
+        found.step([np.array([0, 1])])
+    found.close()
+
+
+def test_a_process_that_ends_in_an_evaluation_gives_all_of_its_environments_new_episodes(
+    tmp_path: Path,
+) -> None:
+    make = partial(Failing, "exits", str(tmp_path / "failed"))
+    found = started(make, num_processes=1, restart=True)
+    for _ in range(3):
+        found.step([np.zeros(2, int)], np.array([False, True]))
+    np.testing.assert_array_equal(found.arrays.truncated, True)
+    found.step([np.zeros(2, int)], np.array([True, False]))
+    assert found.arrays.obs[0][0, 0] == 1
+    assert found.restarts == 1
+    found.close()
+
+
+class Loading(Known):
+    """Its resets take longer than its steps."""
+
+    def reset(self, **given: Any) -> Any:
+        time.sleep(0.6)
+        return super().reset(**given)
+
+
+def test_the_limit_of_a_step_is_not_that_of_a_reset() -> None:
+    found = started(Loading, 1, num_processes=1, timeout=0.5)
+    found.step([np.zeros(1, int)])
+    found.close()
+
+
 def test_a_process_that_is_not_ready_in_time_leaves_nothing(monkeypatch: Any) -> None:
     monkeypatch.setattr(simulators_pool, "STARTING_SECONDS", 0.5)
     files, before = len(os.listdir("/proc/self/fd")), children()
     parts = parts_of(Known)
     with pytest.raises(SimulatorError, match=r"environments 0 to 0: were not made within 0\.5 s"):
-        Pool(partial(making.from_callable, Slow, {}, []), 2, *parts, num_processes=2, isolated=True)
+        Pool(Slow, 2, *parts, num_processes=2, isolated=True)
     assert children() == before
     assert len(os.listdir("/proc/self/fd")) <= files
 
@@ -340,9 +383,9 @@ def test_a_process_that_cannot_make_its_environments_says_why(num_processes: int
     def broken() -> Any:
         raise OSError("no licence\nfor it")
 
-    before, make = children(), partial(making.from_callable, broken, {}, [])
+    before = children()
     with pytest.raises(SimulatorError, match=r"environment 0: OSError: no licence, in broken "):
-        Pool(make, 2, *parts, num_processes=num_processes)
+        Pool(broken, 2, *parts, num_processes=num_processes)
     assert children() == before
 
 
@@ -557,7 +600,7 @@ def test_subclasses_of_spaces_go_to_other_processes() -> None:
         observation_space = Own(-np.inf, np.inf, (3,), np.float32)
         action_space = Choice(2)
 
-    found = started(partial(making.from_callable, Mine, {}, []), num_processes=1)
+    found = started(Mine, num_processes=1)
     found.step([np.ones(2, int)])
     found.close()
 
@@ -599,8 +642,7 @@ def wait_for(wanted: int, seconds: str) -> None:
 def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
     """Also those that `close` forgets; those that it ends are not deaf to SIGTERM."""
     seconds = f"600.{os.getpid()}{int(ends)}"
-    make = partial(making.from_callable, partial(Server, seconds, ends), {}, [])
-    found = Pool(make, 2, *parts_of(Known()), num_processes=1)
+    found = Pool(partial(Server, seconds, ends), 2, *parts_of(Known), num_processes=1)
     found.reset(range(2), range(2))
     wait_for(2, seconds)
     began = time.monotonic()
@@ -611,8 +653,7 @@ def test_processes_of_environments_end_with_theirs(ends: bool) -> None:
 
 def test_a_run_that_ends_at_once_ends_the_processes_of_environments() -> None:
     seconds = f"601.{os.getpid()}"
-    make = partial(making.from_callable, partial(Server, seconds, False), {}, [])
-    found = Pool(make, 2, *parts_of(Known()), num_processes=1)
+    found = Pool(partial(Server, seconds, False), 2, *parts_of(Known), num_processes=1)
     wait_for(2, seconds)
     kill_all()
     wait_for(0, seconds)
