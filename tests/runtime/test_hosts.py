@@ -1,18 +1,17 @@
 """Two processes train one run as one process with two devices does, bit for bit."""
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import killing
 import pytest
 from omegaconf import OmegaConf
 from runs import assert_equal
@@ -92,33 +91,16 @@ time.sleep(60)
 @pytest.fixture(scope="module")
 def start(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """`start(devices, folder, *arguments)` starts Python with a number of CPU devices."""
-    begun: list[subprocess.Popen[str]] = []
     tests = Path(__file__).parents[1]
     ours = ("PYTHON", "JAX_", "XLA_", "HYDRA_", "COV_")
     shell = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    shell |= {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "HOME": str(home)}
 
     def call(devices: int, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            env={
-                **shell,
-                "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}",
-                "JAX_NUM_CPU_DEVICES": str(devices),
-                "HOME": str(home),
-            },
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        begun.append(process)
-        return process
+        return begin(*arguments, env={**shell, "JAX_NUM_CPU_DEVICES": str(devices)}, cwd=folder)
 
-    yield call
-    for process in begun:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.communicate()
+    with killing.processes() as begin:
+        yield call
 
 
 def free_port() -> int:

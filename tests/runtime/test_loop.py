@@ -17,12 +17,13 @@ from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.runtime import sinks
-from jaxppo.runtime.programs.build import random_streams
+from jaxppo.runtime.programs.build import streams
 from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import blocks, evaluations, loop
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.run.profiling import phase_of
+from jaxppo.runtime.store.progress import Pace
 from jaxppo.types import Policy
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -121,7 +122,7 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
 
 
 def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
-    keys = [jax.random.key_data(key).tolist() for key in random_streams([3])]
+    keys = [jax.random.key_data(key).tolist() for key in streams(np.uint32([3]))]
     assert len({tuple(key[0]) for key in keys}) == 4
 
 
@@ -176,7 +177,7 @@ def test_an_alarm_is_written_once_while_the_loss_is_too_high(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """At the call that met it, with the metrics so far; a NaN is too high as well."""
-    monkeypatch.setattr(blocks.Pace, "updates", lambda *_: 1)
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
     found = iter([1.0, 1.0, 5.0, 6.0, 2.0, math.nan, math.nan, 1.0])  # mean losses of eight calls
     sums, seen = [0.0], []
 
@@ -379,7 +380,7 @@ def test_screens_are_shown_progress_between_events(
 
     screen = Screen()
     monkeypatch.setattr(sinks, "make", lambda *_: [screen])
-    monkeypatch.setattr(blocks.Pace, "updates", lambda _, left: 1)
+    monkeypatch.setattr(Pace, "updates", lambda _, left: 1)
     loop.run(tiny(5), tmp_path)
     assert [steps for steps, _ in ticks] == [32, 96, 160, 224, 288]  # at 64 a block ends
     assert all(speed > 0 for _, speed in ticks)
