@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import small_config
+from runs import QUIET, newest
 
 from jaxppo.config import stored
 from jaxppo.config.parse import parse
@@ -88,8 +89,7 @@ def test_a_tree_comes_back_as_it_was(
     writer = Writer(run_dir, threads, 1, [])
     writer.save(5, devices.host(TREE), {"note": "as it is"}, None)
     writer.wait()
-    found, lines = checkpoint.newest(run_dir)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([run_dir])
     assert (found.steps, found.facts["note"], lines) == (5, "as it is", [])
     assert found.facts["format"] == checkpoint.FORMAT
     assert found.facts["versions"]["jax"] == jax.__version__
@@ -117,8 +117,7 @@ def test_scores_that_do_not_compare_protect_nothing(
 
 def test_arrays_of_another_program_are_refused(tmp_path: Path, write: Any) -> None:
     write({1: None})
-    found, _ = checkpoint.newest(tmp_path)
-    assert found is not None
+    found = newest(tmp_path)
     for shapes, words in (
         ({"x": jax.ShapeDtypeStruct((4,), jnp.float32)}, r"\['x'\] is float32\[3\] .*float32\[4\]"),
         ({"x": jax.ShapeDtypeStruct((3,), jnp.int32)}, r"float32\[3\] .* int32\[3\]"),
@@ -163,8 +162,7 @@ def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, write: Any) ->
     write({1: 1.0})
     for name in ("000000000002.begun", "000000000000.dropped"):
         (tmp_path / "checkpoints" / name / "arrays").mkdir(parents=True)
-    found, lines = checkpoint.newest(tmp_path)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([tmp_path])
     assert (found.steps, lines) == (1, [])
     write({})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"{1:012}"]
@@ -206,8 +204,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     write({10: 1.0, 20: 1.0})
     harm, words = DAMAGES[damage]
     harm(tmp_path / "checkpoints" / f"{20:012}")
-    found, (line,) = checkpoint.newest(tmp_path)
-    assert found is not None
+    (found,), (line,) = checkpoint.newest_of_all([tmp_path])
     assert found.steps == 10
     np.testing.assert_array_equal(found.arrays["['x']"], np.full(3, 10))
     assert words in line
@@ -217,7 +214,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     checkpoint.put_aside(tmp_path, found.steps)
     assert there(tmp_path) == [10]
     write({20: 2.0})  # it can be written again
-    assert checkpoint.newest(tmp_path)[0].steps == 20  # type: ignore[union-attr]
+    assert newest(tmp_path).steps == 20
 
 
 def test_a_checkpoint_of_format_3_has_the_names_of_today(tmp_path: Path, write: Any) -> None:
@@ -251,8 +248,7 @@ def test_files_of_others_among_checkpoints_are_left_alone(tmp_path: Path, write:
     (folder / "x.pinned").touch()
     for name in ("99999999", "\u0663" * 12):  # without leading zeros, and in other digits
         shutil.copytree(folder / f"{10:012}", folder / name)
-    found, lines = checkpoint.newest(tmp_path)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([tmp_path])
     assert (found.steps, lines) == (10, [])
     checkpoint.put_aside(tmp_path, 10)
     write({20: 1.0})
@@ -307,7 +303,7 @@ def test_a_full_disk_is_said_once(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not any(record.exc_info for record in caplog.records)
-    assert checkpoint.newest(tmp_path)[0].steps == 10  # type: ignore[union-attr]
+    assert newest(tmp_path).steps == 10
 
 
 @pytest.mark.long
@@ -322,7 +318,7 @@ def test_after_a_nan_nothing_is_saved(
         arch={"total_num_envs": 8, "num_updates": 40, "num_evaluation": 2, "seed": 1},
         system={"num_minibatches": 2},
         checkpoint={"share": 1.0},
-        logger={"console": False, "plot": False},
+        logger=QUIET,
     )
     for every in (None, 1):
         logger = dataclasses.replace(settings.logger, every=every)
@@ -356,9 +352,8 @@ def test_checkpoints_by_the_clock_ask_for_no_share(
         save(self, steps, *rest)
 
     monkeypatch.setattr(checkpoint.Writer, "save", note)
-    quiet = {"console": False, "plot": False, "json": False}
     limits = {"share": 0.0, "every_seconds": every}
-    loop.run(small_config(checkpoint=limits, logger=quiet), tmp_path)
+    loop.run(small_config(checkpoint=limits, logger={**QUIET, "json": False}), tmp_path)
     assert saved == times
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import NETWORK, on_devices, small_config
-from runs import jobs_of
+from runs import QUIET, jobs_of
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
@@ -32,7 +32,6 @@ from jaxppo.runtime.sinks import Recorder
 
 pytestmark = pytest.mark.usefixtures("share_programs")
 
-QUIET = {"console": False, "plot": False}
 PBT = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
 HALVING = {**PBT, "selection": "halving"}
 ON = {
