@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import small_config
-from runs import QUIET, newest
+from runs import QUIET, jobs_of, newest
 
 from jaxppo.config import stored
 from jaxppo.config.parse import parse
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.run import loop, saving
+from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError, Writer
@@ -145,6 +147,27 @@ def test_the_latest_the_best_and_milestones_stay(
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
         f"{steps:012}" for steps in stay
     ]
+
+
+def test_a_milestone_is_due_at_its_step_and_once(write: Any) -> None:
+    writer = write({}, milestones=(16, 30))
+    assert [s for s in range(8, 48, 8) if writer.is_milestone(s, s - 8)] == [16, 32]
+
+
+def test_jobs_of_one_program_keep_two_checkpoints(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """So that a kill while they write leaves a step that all have."""
+    for num in (1, 2):
+        jobs = jobs_of(tmp_path / str(num), [small_config(checkpoint={"keep": 1})] * num)
+        run: Any = SimpleNamespace(jobs=jobs, caller=Caller(), writers={})
+        saving.open_writers(run, threads)
+        for writer in run.writers.values():
+            for steps in (1, 2, 3):
+                writer.save(steps, {"x": np.zeros(1)}, {}, None)
+            writer.wait()
+        kept = [3] if num == 1 else [2, 3]
+        assert [there(folder) for folder in sorted((tmp_path / str(num)).iterdir())] == [kept] * num
 
 
 def test_what_was_pinned_stays_also_in_the_next_process(tmp_path: Path, write: Any) -> None:

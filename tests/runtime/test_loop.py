@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.runtime import sinks
+from jaxppo.runtime.programs import evaluating
 from jaxppo.runtime.programs.build import streams
 from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
@@ -231,6 +233,22 @@ def test_the_score_of_episodes() -> None:
         "episode_length": 6.0,
         "unfinished": 2,
     }
+
+
+def test_the_absolute_metric_plays_ten_times_as_many_episodes_and_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def played(_: Any, numbers: Any) -> Episodes:
+        zeros = np.zeros(numbers.shape)
+        return Episodes(returns=numbers, lengths=zeros, finished=zeros > 0, empty_masks=zeros)
+
+    keys = lambda _, seeds, number, first: first + np.arange(6).reshape(1, 2, 3)  # noqa: E731
+    monkeypatch.setattr(evaluating, "place_keys", keys)
+    layout: Any = SimpleNamespace(gather_split=lambda x: x)
+    given: Any = layout, SimpleNamespace(call=played), None, [0]
+    for number, total in ((0, 5), (None, 50)):  # five of the six that devices play
+        found = evaluating.evaluate(*given, number, 5)
+        np.testing.assert_array_equal(found.returns, [np.arange(total)])
 
 
 @pytest.mark.long

@@ -172,8 +172,12 @@ def test_members_are_named_by_the_settings_in_which_they_differ() -> None:
 
 def test_one_score_has_no_interval() -> None:
     scores = [1.0, 3.0]
-    events = [{"event": "eval", "seed": i, "episode_return": x} for i, x in enumerate(scores)]
+    events = [
+        {"event": "eval", "seed": i, "episode_return": x, "length_min": x, "length_max": x}
+        for i, x in enumerate(scores)
+    ]
     two, one = aggregate(events), aggregate(events[1:])
+    assert [two[name] for name in ("episode_return", "length_min", "length_max")] == [2.0, 1.0, 3.0]
     assert (two["member_return_low"], two["member_return_high"]) == (1.0, 3.0)
     assert (one["member_return_low"], one["member_return_high"]) == (None, None)
     assert (one["member_return_iqm"], one["member_return_std"]) == (3.0, 0.0)

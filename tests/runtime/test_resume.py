@@ -254,6 +254,25 @@ def test_a_smaller_budget_ends_the_block_that_was_begun(
     assert [e["steps"] for e in events if e["event"] == "eval"] == [64 * 4, 64 * 8]
 
 
+def test_a_run_that_stops_within_a_block_keeps_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those since the last train event, and those of the block before it."""
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
+    logger = dataclasses.replace(coin().logger, every=2)
+    config = dataclasses.replace(coin(num_evaluation=1), logger=logger)
+    for name, stops in (("once", (5,)), ("twice", (3, 2))):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in stops:  # of updates
+            calls = itertools.count(1)
+            agreed = lambda _, n=number, c=calls: signal.SIGTERM if next(c) == n else None  # noqa: E731
+            monkeypatch.setattr(Signals, "agreed", agreed)
+            with pytest.raises(Interrupted):
+                loop.run(config, folder, resume=(folder / "config.yaml").exists())
+    assert_equal(tmp_path / "once", tmp_path / "twice")
+
+
 def test_halving_follows_the_budget_of_a_resume() -> None:
     """Of four members half stay after 2 of 8 updates; of 32 updates they stay until the 16th.
 

@@ -230,6 +230,27 @@ def test_a_signal_does_not_hide_why_a_run_ends(
     assert ended == []
 
 
+def test_signals_are_recorded_and_ignored_ones_stay_ignored() -> None:
+    """SIGHUP is ignored under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals().listen():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(number)
+                assert handler not in (signal.SIG_DFL, signal.default_int_handler)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_directory_has_one_writer(tmp_path: Path) -> None:
+    said = f"^{tmp_path}: process {os.getpid()} is writing there"
+    with directories.only_run_in(tmp_path), pytest.raises(ConfigError, match=said):
+        directories.only_run_in(tmp_path)
+    directories.claim(tmp_path)
+    directories.only_run_in(tmp_path).close()  # which takes over the claim
+
+
 def test_a_file_system_without_locks_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
