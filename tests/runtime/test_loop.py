@@ -82,9 +82,12 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`scripted([...])`: evaluations return these; gives the policies that were evaluated."""
+    """`scripted([...])`: evaluations return these; gives the policies that were evaluated.
 
-    def install(returns: list[float]) -> list[Policy]:
+    Of several members each evaluation is a list.
+    """
+
+    def install(returns: list[Any]) -> list[Policy]:
         seen: list[Policy] = []
 
         def evaluate(
@@ -92,9 +95,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         ) -> Episodes:
             score = returns[len(seen)] if len(seen) < len(returns) else 77.0
             seen.append(jax.tree.map(np.array, dataclasses.replace(policy, noise_key=None)))
-            shape = (1, num if number is not None else 10 * num)
+            shape = (len(seeds), num if number is not None else 10 * num)
             return Episodes(
-                returns=np.full(shape, score),
+                returns=np.broadcast_to(np.reshape(score, (-1, 1)), shape),
                 lengths=np.ones(shape),
                 finished=np.ones(shape, bool),
                 empty_masks=np.zeros(shape, int),
@@ -121,6 +124,18 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     (absolute,) = recorder.of("absolute")
     assert absolute["steps"] == recorder.of("eval")[best]["steps"]
     assert absolute["episodes"] == 10 * 5
+
+
+def test_each_of_two_members_keeps_the_policy_of_its_own_best_evaluation(
+    recorder: Recorder, scripted: Any, tmp_path: Path
+) -> None:
+    seen = scripted([[9.0, 1.0], [1.0, 9.0]])
+    loop.run(tiny(arch={"num_seeds": 2}), tmp_path)
+    first, last, best = seen
+    for member, evaluated in ((0, first), (1, last)):
+        for one, other in zip(jax.tree.leaves(evaluated), jax.tree.leaves(best), strict=True):
+            # [D, P, ...]: both on one device, or each on its own
+            np.testing.assert_array_equal(*(x.reshape(2, -1)[member] for x in (one, other)))
 
 
 def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
