@@ -1,6 +1,10 @@
-"""An end of a run as abrupt as an exception can be."""
+"""Ends of runs: as abrupt as an exception can be, and processes that are killed."""
 
-from collections.abc import Callable
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -39,3 +43,20 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(Progress, "left", asked(act))
 
     return at
+
+
+@contextlib.contextmanager
+def processes() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`start(*arguments, env=, ...)` starts Python; at the end all that still run are killed."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **given: Any) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        begun.append(subprocess.Popen([sys.executable, *arguments], text=True, **pipes, **given))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()

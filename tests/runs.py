@@ -14,30 +14,19 @@ from jaxppo.config.schema import Config
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.store import checkpoint
+from jaxppo.runtime.store.checkpoint import Checkpoint
 
 QUIET = {"console": False, "plot": False}
-
-
 EACH_TIME = {"share": 1.0}
-
-
 ON = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
-
-
 MEMORY = {**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", "size": 4}}
-
-
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]}
-
-
 RANDOMIZED = {
     "target": "envs.Shown",
     "randomize": {"count": [1, 5]},
     "randomize_per": "environment",
     "curriculum": {"weight": {"start": 1, "end": [2, 3], "share": 0.7}},
 }
-
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "one": {},
     "everything": {  # that has a state of its own
@@ -98,12 +87,17 @@ def logged(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def newest(run_dir: Path) -> Checkpoint:
+    """The latest usable checkpoint of a run, which has one."""
+    found, _ = checkpoint.newest(run_dir)
+    assert found is not None
+    return found
+
+
 def assert_equal(one: Path, other: Path) -> None:
     """Logs, and all arrays of the last checkpoints."""
     assert logged(one) == logged(other)
-    left, right = (checkpoint.newest(run_dir)[0] for run_dir in (one, other))
-    assert left is not None
-    assert right is not None
+    left, right = newest(one), newest(other)
     assert left.steps == right.steps
     assert set(left.arrays) == set(right.arrays)
     for name, array in left.arrays.items():
@@ -116,7 +110,7 @@ def some(target: str, memory: bool = False, **changes: Any) -> Config:
         "system": {"normalize_observations": True, "sequence_length": 4 if memory else 1},
         "env": {"target": target},
         "network": MEMORY if memory else NETWORK,
-        "logger": {"console": False, "plot": False},
+        "logger": QUIET,
         **changes,
     }
     return small_config(**given)
@@ -150,8 +144,9 @@ def reppo(**changes: Any) -> Config:
     return small_config(network=network, system=system, env=env, **changes)
 
 
-def jobs_of(folder: Path, configs: list[Config]) -> list[Job]:
-    jobs = [Job(config, folder / str(i)) for i, config in enumerate(configs)]
+def jobs_of(folder: Path, configs: list[Config], resume: bool = False) -> list[Job]:
+    """Jobs in folders of their own, named by number; with `resume` there may be runs already."""
+    jobs = [Job(config, folder / str(i), resume) for i, config in enumerate(configs)]
     for job in jobs:
-        job.run_dir.mkdir(parents=True)
+        job.run_dir.mkdir(parents=True, exist_ok=resume)
     return jobs

@@ -21,7 +21,8 @@ from jaxppo.envs import is_simulated
 from jaxppo.kernels import random_bits
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile
-from jaxppo.runtime.simulated.actor_programs import compile_actor, make_actor
+from jaxppo.runtime.simulated.actor_programs import compile_actor
+from jaxppo.runtime.simulated.actors import Actor
 from jaxppo.runtime.simulated.training import env_seeds
 from jaxppo.types import (
     ActingState,
@@ -169,7 +170,7 @@ class _Simulators:
         state = dataclasses.replace(first, agent=_lifted(first.agent, 1))
         programs, _ = compile_actor(system, config, state, 0)
         seeds = env_seeds(config.arch.seed, 0, plan.num_envs).reshape(1, 1, 1, -1)
-        self._actor = make_actor(system, plan, programs, seeds)
+        self._actor = Actor(system.env, system.rollout_length, programs, seeds)
         self._explore = devices.parallel(partial(explore_members, system), 1)
         self._join = jax.jit(lambda *given: _continued(system, *joined(system, *given)))
 

@@ -82,7 +82,8 @@ class TrainedPolicy:
 
     def episode_keys(self, numbers: np.ndarray) -> jax.Array:
         """Return the keys of the absolute metric's episodes with these numbers, from 0."""
-        return episode_keys(build.random_streams([self.config.arch.seed])[3][0], numbers)
+        seeds = np.asarray([self.config.arch.seed], np.uint32)
+        return episode_keys(build.streams(seeds)[3][0], numbers)
 
     def initial_carry(self, num: int | None = None) -> PyTree:
         """Return the memory at the start of `num` episodes, `[num, ...]`; None: of one, unbatched.

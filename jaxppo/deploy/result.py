@@ -17,10 +17,11 @@ from jaxppo.config.stored import keep_config
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build
+from jaxppo.runtime.run import saving
 from jaxppo.runtime.run.caller import Caller, Reached
 from jaxppo.runtime.run.events import Events
 from jaxppo.runtime.run.members import Member
-from jaxppo.runtime.run.saving import Saver
+from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.sinks import Event, of_environment
 from jaxppo.runtime.store.directories import as_path, check_run_dir, only_run_in
 from jaxppo.types import Policy
@@ -129,19 +130,24 @@ class Result:
         config = dataclasses.replace(self.config, logger=logger, checkpoint=enabled)
         job = dataclasses.replace(reached.jobs[0], config=config, run_dir=folder, resume=False)
         caller = Caller(console=False)
-        events = Events([job], reached.members, caller)
+        run = Run(
+            jobs=[job],
+            members=reached.members,
+            layout=reached.layout,
+            progress=reached.progress,
+            selection=reached.selection,
+            events=Events([job], reached.members, caller),
+            caller=caller,
+        )
         with only_run_in(folder), ThreadPoolExecutor(1, "checkpoint") as threads:
             keep_config(self.config, folder)
-            events.open([None])
+            run.events.open([None])
             try:
-                events.replay(self.events, folder)
-                parts = [job], reached.members, events, reached.progress, reached.selection
-                saver = Saver(*parts, caller)
-                saver.open(threads)
-                saver.snapshot(reached.state, reached.layout, {})()
-                saver.wait()
+                run.events.replay(self.events, folder)
+                saving.open_writers(run, threads)
+                saving.pending(run, reached.state)()
             finally:
-                events.close(None)
+                run.events.close(None)
         return folder
 
     def __repr__(self) -> str:

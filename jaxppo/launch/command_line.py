@@ -57,9 +57,6 @@ def main(config_name: str, run: Callable[..., float]) -> None:
 
     A user's mistake gives one line on standard error and exit status 2, a failed run status 1.
     """
-    open_streams()
-    if _shows_version(sys.argv[1:]):
-        return
     for argument in sys.argv[1:]:
         flag = argument.partition("=")[0]
         if flag.startswith("-") and flag not in _FLAGS:
@@ -93,14 +90,6 @@ def main(config_name: str, run: Callable[..., float]) -> None:
             job
         )()
         processes.leave()
-
-
-def _shows_version(arguments: Sequence[str]) -> bool:
-    """Print the versions of jaxppo and JAX if they are asked for; return whether they are."""
-    asked = "--version" in arguments
-    if asked:
-        print_lines(versions())
-    return asked
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -187,7 +176,8 @@ def attempt(run: Callable[[list[str]], None], help: str, *, bare: bool = False) 
     """
     open_streams()
     arguments = sys.argv[1:]
-    if _shows_version(arguments):
+    if "--version" in arguments:
+        print_lines(versions())
         return
     if {"-h", "--help"} & set(arguments) or not (arguments or bare):
         print_lines(help)

@@ -1,4 +1,4 @@
-"""The door of the commands: `--help` and `--version` alone are answered without JAX and Hydra.
+"""The door of the commands: `--help` alone and `--version` are answered without JAX and Hydra.
 
 Both take longer to import than the answer. Whatever else is on the command line goes to
 `command_line`, whose `--help` has Hydra's rules.
@@ -35,7 +35,7 @@ def answers(help: Callable[[], str], arguments: Sequence[str], *, bare: bool = F
     `bare`: the help is the answer to no arguments.
     """
     open_streams()
-    if arguments == ["--version"]:
+    if "--version" in arguments:
         text = versions()
     elif arguments in (["-h"], ["--help"]) or (bare and not arguments):
         text = help()

@@ -342,7 +342,7 @@ config = small_config(
     network=NETWORK, logger=QUIET, checkpoint=EACH_TIME,
 )
 
-def end(run, state, clock):
+def end(run, state):
     print(run.progress.block)
     agent, games = state.learner.agent, state.learner.acting.env_state
     policies = {"new": agent.policy, "pool": agent.opponents.policies}
@@ -353,7 +353,7 @@ def end(run, state, clock):
     found = {"since": agent.opponents.since, "games": games.since, "seat": games.seat}
     found |= {"stones": games.inner[0], **params}
     np.savez(name / f"{run.progress.block}.npz", **jax.tree.map(np.asarray, found))
-    return real(run, state, clock)
+    return real(run, state)
 
 def stop(block):
     if block == 3:

@@ -531,7 +531,7 @@ def test_every_command_is_listed_and_says_its_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [*(ROOT / "jaxppo").glob("*.py"), ROOT / "jaxppo" / "envs" / "__main__.py"]
-    files = [file for file in files if "def main()" in file.read_text()]
+    files = [file for file in files if "    main()" in file.read_text()]
     for file in files:
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         monkeypatch.setattr(sys, "argv", ["", "--version"])

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,12 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import small_config
+from runs import QUIET, jobs_of, newest
 
 from jaxppo.config import stored
 from jaxppo.config.parse import parse
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.run import loop, saving
+from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError, Writer
@@ -88,8 +91,7 @@ def test_a_tree_comes_back_as_it_was(
     writer = Writer(run_dir, threads, 1, [])
     writer.save(5, devices.host(TREE), {"note": "as it is"}, None)
     writer.wait()
-    found, lines = checkpoint.newest(run_dir)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([run_dir])
     assert (found.steps, found.facts["note"], lines) == (5, "as it is", [])
     assert found.facts["format"] == checkpoint.FORMAT
     assert found.facts["versions"]["jax"] == jax.__version__
@@ -117,8 +119,7 @@ def test_scores_that_do_not_compare_protect_nothing(
 
 def test_arrays_of_another_program_are_refused(tmp_path: Path, write: Any) -> None:
     write({1: None})
-    found, _ = checkpoint.newest(tmp_path)
-    assert found is not None
+    found = newest(tmp_path)
     for shapes, words in (
         ({"x": jax.ShapeDtypeStruct((4,), jnp.float32)}, r"\['x'\] is float32\[3\] .*float32\[4\]"),
         ({"x": jax.ShapeDtypeStruct((3,), jnp.int32)}, r"float32\[3\] .* int32\[3\]"),
@@ -148,6 +149,27 @@ def test_the_latest_the_best_and_milestones_stay(
     ]
 
 
+def test_a_milestone_is_due_at_its_step_and_once(write: Any) -> None:
+    writer = write({}, milestones=(16, 30))
+    assert [s for s in range(8, 48, 8) if writer.is_milestone(s, s - 8)] == [16, 32]
+
+
+def test_jobs_of_one_program_keep_two_checkpoints(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """So that a kill while they write leaves a step that all have."""
+    for num in (1, 2):
+        jobs = jobs_of(tmp_path / str(num), [small_config(checkpoint={"keep": 1})] * num)
+        run: Any = SimpleNamespace(jobs=jobs, caller=Caller(), writers={})
+        saving.open_writers(run, threads)
+        for writer in run.writers.values():
+            for steps in (1, 2, 3):
+                writer.save(steps, {"x": np.zeros(1)}, {}, None)
+            writer.wait()
+        kept = [3] if num == 1 else [2, 3]
+        assert [there(folder) for folder in sorted((tmp_path / str(num)).iterdir())] == [kept] * num
+
+
 def test_what_was_pinned_stays_also_in_the_next_process(tmp_path: Path, write: Any) -> None:
     writer = write({1: 1.0, 2: 0.0}, keep=1)
     writer.pin()
@@ -163,8 +185,7 @@ def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, write: Any) ->
     write({1: 1.0})
     for name in ("000000000002.begun", "000000000000.dropped"):
         (tmp_path / "checkpoints" / name / "arrays").mkdir(parents=True)
-    found, lines = checkpoint.newest(tmp_path)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([tmp_path])
     assert (found.steps, lines) == (1, [])
     write({})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"{1:012}"]
@@ -206,8 +227,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     write({10: 1.0, 20: 1.0})
     harm, words = DAMAGES[damage]
     harm(tmp_path / "checkpoints" / f"{20:012}")
-    found, (line,) = checkpoint.newest(tmp_path)
-    assert found is not None
+    (found,), (line,) = checkpoint.newest_of_all([tmp_path])
     assert found.steps == 10
     np.testing.assert_array_equal(found.arrays["['x']"], np.full(3, 10))
     assert words in line
@@ -217,7 +237,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     checkpoint.put_aside(tmp_path, found.steps)
     assert there(tmp_path) == [10]
     write({20: 2.0})  # it can be written again
-    assert checkpoint.newest(tmp_path)[0].steps == 20  # type: ignore[union-attr]
+    assert newest(tmp_path).steps == 20
 
 
 def test_a_checkpoint_of_format_3_has_the_names_of_today(tmp_path: Path, write: Any) -> None:
@@ -251,8 +271,7 @@ def test_files_of_others_among_checkpoints_are_left_alone(tmp_path: Path, write:
     (folder / "x.pinned").touch()
     for name in ("99999999", "\u0663" * 12):  # without leading zeros, and in other digits
         shutil.copytree(folder / f"{10:012}", folder / name)
-    found, lines = checkpoint.newest(tmp_path)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([tmp_path])
     assert (found.steps, lines) == (10, [])
     checkpoint.put_aside(tmp_path, 10)
     write({20: 1.0})
@@ -307,7 +326,7 @@ def test_a_full_disk_is_said_once(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not any(record.exc_info for record in caplog.records)
-    assert checkpoint.newest(tmp_path)[0].steps == 10  # type: ignore[union-attr]
+    assert newest(tmp_path).steps == 10
 
 
 @pytest.mark.long
@@ -322,7 +341,7 @@ def test_after_a_nan_nothing_is_saved(
         arch={"total_num_envs": 8, "num_updates": 40, "num_evaluation": 2, "seed": 1},
         system={"num_minibatches": 2},
         checkpoint={"share": 1.0},
-        logger={"console": False, "plot": False},
+        logger=QUIET,
     )
     for every in (None, 1):
         logger = dataclasses.replace(settings.logger, every=every)
@@ -356,9 +375,8 @@ def test_checkpoints_by_the_clock_ask_for_no_share(
         save(self, steps, *rest)
 
     monkeypatch.setattr(checkpoint.Writer, "save", note)
-    quiet = {"console": False, "plot": False, "json": False}
     limits = {"share": 0.0, "every_seconds": every}
-    loop.run(small_config(checkpoint=limits, logger=quiet), tmp_path)
+    loop.run(small_config(checkpoint=limits, logger={**QUIET, "json": False}), tmp_path)
     assert saved == times
 
 

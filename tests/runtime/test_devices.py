@@ -34,7 +34,7 @@ def equal(tree):
     leaves = [np.asarray(devices.data(x)) for x in jax.tree.leaves(tree)]
     return all(np.array_equal(x[0], row) for x in leaves for row in x)
 
-def end(run, state, clock):
+def end(run, state):
     agent, keys = state.learner.agent, jax.random.key_data(state.learner.acting.key)
     found[num] = {
         "axis": sorted({x.shape[0] for x in jax.tree.leaves(agent)}),
@@ -44,7 +44,7 @@ def end(run, state, clock):
         "count": devices.first(agent.policy.obs_statistics).count.item(),
         "streams": len(np.unique(keys.reshape(-1, 2), axis=0)),
     }
-    return real(run, state, clock)
+    return real(run, state)
 
 loop.end_block = end
 for num in (1, 2):

@@ -1,18 +1,17 @@
 """Two processes train one run as one process with two devices does, bit for bit."""
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import killing
 import pytest
 from omegaconf import OmegaConf
 from runs import assert_equal
@@ -20,6 +19,7 @@ from runs import assert_equal
 from jaxppo.config.fields import ConfigError
 from jaxppo.launch import checking
 from jaxppo.runtime.hosts import clusters, processes
+from jaxppo.runtime.hosts.signals import Signals
 
 LIMIT = 600  # [s] for a run on a machine that does other things too
 TINY = [
@@ -92,33 +92,16 @@ time.sleep(60)
 @pytest.fixture(scope="module")
 def start(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """`start(devices, folder, *arguments)` starts Python with a number of CPU devices."""
-    begun: list[subprocess.Popen[str]] = []
     tests = Path(__file__).parents[1]
     ours = ("PYTHON", "JAX_", "XLA_", "HYDRA_", "COV_")
     shell = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    shell |= {"PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "HOME": str(home)}
 
     def call(devices: int, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            env={
-                **shell,
-                "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}",
-                "JAX_NUM_CPU_DEVICES": str(devices),
-                "HOME": str(home),
-            },
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        begun.append(process)
-        return process
+        return begin(*arguments, env={**shell, "JAX_NUM_CPU_DEVICES": str(devices)}, cwd=folder)
 
-    yield call
-    for process in begun:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.communicate()
+    with killing.processes() as begin:
+        yield call
 
 
 def free_port() -> int:
@@ -356,6 +339,37 @@ def test_versions_of_all_hosts_are_compared(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(processes, "gather", lambda mine: [mine, mine | {"versions.jax": "2"}])
     with pytest.raises(ConfigError, match=r"^versions.jax=2: in process 1, and 1 in process 0"):
         processes.check_alike(own)
+    monkeypatch.setattr(processes, "gather", lambda mine: [mine, mine | {"env.more": "3"}])
+    with pytest.raises(ConfigError, match=r"^env.more=3: in process 1, and None in process 0"):
+        processes.check_alike(own)
+
+
+def test_the_signal_of_any_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "gather", lambda own: [own, None, signal.SIGTERM])
+    assert Signals().agreed() == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "message, ended", [(b"", [1]), (processes._GOODBYE, []), ((3).to_bytes(4, "big"), [3])]
+)
+def test_a_process_that_leaves_without_a_word_ends_the_others(
+    message: bytes, ended: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 1 hangs up; or it says goodbye; or that process 3 has ended."""
+    here, there = socket.socketpair()
+    watch, found = processes._Watch(), []
+    watch._connections[1] = here
+
+    def end(number: int) -> None:
+        found.append(number)
+        watch.is_leaving = True
+
+    monkeypatch.setattr(watch, "_end", end)
+    with here, there:
+        there.sendall(message)
+        there.shutdown(socket.SHUT_WR)
+        watch._listen()
+    assert found == ended
 
 
 def test_a_directory_that_a_host_does_not_see_is_refused(

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,12 +18,14 @@ from jaxppo.algorithms.report import Metrics
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.runtime import sinks
-from jaxppo.runtime.programs.build import random_streams
+from jaxppo.runtime.programs import evaluating
+from jaxppo.runtime.programs.build import streams
 from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import blocks, evaluations, loop
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.run.profiling import phase_of
+from jaxppo.runtime.store.progress import Pace
 from jaxppo.types import Policy
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -79,9 +82,12 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`scripted([...])`: evaluations return these; gives the policies that were evaluated."""
+    """`scripted([...])`: evaluations return these; gives the policies that were evaluated.
 
-    def install(returns: list[float]) -> list[Policy]:
+    Of several members each evaluation is a list.
+    """
+
+    def install(returns: list[Any]) -> list[Policy]:
         seen: list[Policy] = []
 
         def evaluate(
@@ -89,9 +95,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         ) -> Episodes:
             score = returns[len(seen)] if len(seen) < len(returns) else 77.0
             seen.append(jax.tree.map(np.array, dataclasses.replace(policy, noise_key=None)))
-            shape = (1, num if number is not None else 10 * num)
+            shape = (len(seeds), num if number is not None else 10 * num)
             return Episodes(
-                returns=np.full(shape, score),
+                returns=np.broadcast_to(np.reshape(score, (-1, 1)), shape),
                 lengths=np.ones(shape),
                 finished=np.ones(shape, bool),
                 empty_masks=np.zeros(shape, int),
@@ -120,8 +126,20 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     assert absolute["episodes"] == 10 * 5
 
 
+def test_each_of_two_members_keeps_the_policy_of_its_own_best_evaluation(
+    recorder: Recorder, scripted: Any, tmp_path: Path
+) -> None:
+    seen = scripted([[9.0, 1.0], [1.0, 9.0]])
+    loop.run(tiny(arch={"num_seeds": 2}), tmp_path)
+    first, last, best = seen
+    for member, evaluated in ((0, first), (1, last)):
+        for one, other in zip(jax.tree.leaves(evaluated), jax.tree.leaves(best), strict=True):
+            # [D, P, ...]: both on one device, or each on its own
+            np.testing.assert_array_equal(*(x.reshape(2, -1)[member] for x in (one, other)))
+
+
 def test_training_evaluation_and_absolute_metric_draw_from_streams_apart() -> None:
-    keys = [jax.random.key_data(key).tolist() for key in random_streams([3])]
+    keys = [jax.random.key_data(key).tolist() for key in streams(np.uint32([3]))]
     assert len({tuple(key[0]) for key in keys}) == 4
 
 
@@ -176,7 +194,7 @@ def test_an_alarm_is_written_once_while_the_loss_is_too_high(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """At the call that met it, with the metrics so far; a NaN is too high as well."""
-    monkeypatch.setattr(blocks.Pace, "updates", lambda *_: 1)
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
     found = iter([1.0, 1.0, 5.0, 6.0, 2.0, math.nan, math.nan, 1.0])  # mean losses of eight calls
     sums, seen = [0.0], []
 
@@ -230,6 +248,22 @@ def test_the_score_of_episodes() -> None:
         "episode_length": 6.0,
         "unfinished": 2,
     }
+
+
+def test_the_absolute_metric_plays_ten_times_as_many_episodes_and_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def played(_: Any, numbers: Any) -> Episodes:
+        zeros = np.zeros(numbers.shape)
+        return Episodes(returns=numbers, lengths=zeros, finished=zeros > 0, empty_masks=zeros)
+
+    keys = lambda _, seeds, number, first: first + np.arange(6).reshape(1, 2, 3)  # noqa: E731
+    monkeypatch.setattr(evaluating, "place_keys", keys)
+    layout: Any = SimpleNamespace(gather_split=lambda x: x)
+    given: Any = layout, SimpleNamespace(call=played), None, [0]
+    for number, total in ((0, 5), (None, 50)):  # five of the six that devices play
+        found = evaluating.evaluate(*given, number, 5)
+        np.testing.assert_array_equal(found.returns, [np.arange(total)])
 
 
 @pytest.mark.long
@@ -379,7 +413,7 @@ def test_screens_are_shown_progress_between_events(
 
     screen = Screen()
     monkeypatch.setattr(sinks, "make", lambda *_: [screen])
-    monkeypatch.setattr(blocks.Pace, "updates", lambda _, left: 1)
+    monkeypatch.setattr(Pace, "updates", lambda _, left: 1)
     loop.run(tiny(5), tmp_path)
     assert [steps for steps, _ in ticks] == [32, 96, 160, 224, 288]  # at 64 a block ends
     assert all(speed > 0 for _, speed in ticks)

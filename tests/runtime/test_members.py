@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import NETWORK, on_devices, small_config
-from runs import jobs_of
+from runs import QUIET, jobs_of
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.plan import plan
@@ -32,7 +32,6 @@ from jaxppo.runtime.sinks import Recorder
 
 pytestmark = pytest.mark.usefixtures("share_programs")
 
-QUIET = {"console": False, "plot": False}
 PBT = {"size": 4, "selection": "pbt", "hyperparameters": {"actor_lr": [1e-4, 1e-2]}}
 HALVING = {**PBT, "selection": "halving"}
 ON = {
@@ -173,8 +172,12 @@ def test_members_are_named_by_the_settings_in_which_they_differ() -> None:
 
 def test_one_score_has_no_interval() -> None:
     scores = [1.0, 3.0]
-    events = [{"event": "eval", "seed": i, "episode_return": x} for i, x in enumerate(scores)]
+    events = [
+        {"event": "eval", "seed": i, "episode_return": x, "length_min": x, "length_max": x}
+        for i, x in enumerate(scores)
+    ]
     two, one = aggregate(events), aggregate(events[1:])
+    assert [two[name] for name in ("episode_return", "length_min", "length_max")] == [2.0, 1.0, 3.0]
     assert (two["member_return_low"], two["member_return_high"]) == (1.0, 3.0)
     assert (one["member_return_low"], one["member_return_high"]) == (None, None)
     assert (one["member_return_iqm"], one["member_return_std"]) == (3.0, 0.0)

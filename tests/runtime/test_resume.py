@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import NETWORK, build, on_devices, small_config
 from killing import Killed
-from runs import QUIET, VARIANTS, assert_equal, coin, logged
+from runs import QUIET, VARIANTS, assert_equal, coin, jobs_of, logged, newest
 
 from jaxppo.analysis import runs
 from jaxppo.config.fields import ConfigError
@@ -24,7 +24,7 @@ from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.programs import compile, population
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import loop, parts, resuming
-from jaxppo.runtime.run.jobs import Job, TrainingError
+from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.run.members import Member
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.store import checkpoint
@@ -85,7 +85,7 @@ def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(
         assert end["status"] == "finished"
     if variant == "one":  # its best policy is the one of its best evaluation
         best = checkpoint.read(checkpoint.path_of(reference, end["best_steps"])).arrays
-        last = checkpoint.newest(reference)[0].arrays  # type: ignore[union-attr]
+        last = newest(reference).arrays
         assert end["best_steps"] < end["steps"]
         kept = {n.removeprefix("[1]"): x for n, x in last.items() if n.startswith("[1].params")}
         assert kept
@@ -254,6 +254,25 @@ def test_a_smaller_budget_ends_the_block_that_was_begun(
     assert [e["steps"] for e in events if e["event"] == "eval"] == [64 * 4, 64 * 8]
 
 
+def test_a_run_that_stops_within_a_block_keeps_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those since the last train event, and those of the block before it."""
+    monkeypatch.setattr(Pace, "updates", lambda *_: 1)
+    logger = dataclasses.replace(coin().logger, every=2)
+    config = dataclasses.replace(coin(num_evaluation=1), logger=logger)
+    for name, stops in (("once", (5,)), ("twice", (3, 2))):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in stops:  # of updates
+            calls = itertools.count(1)
+            agreed = lambda _, n=number, c=calls: signal.SIGTERM if next(c) == n else None  # noqa: E731
+            monkeypatch.setattr(Signals, "agreed", agreed)
+            with pytest.raises(Interrupted):
+                loop.run(config, folder, resume=(folder / "config.yaml").exists())
+    assert_equal(tmp_path / "once", tmp_path / "twice")
+
+
 def test_halving_follows_the_budget_of_a_resume() -> None:
     """Of four members half stay after 2 of 8 updates; of 32 updates they stay until the 16th.
 
@@ -347,9 +366,7 @@ def test_in_another_environment_episodes_and_the_best_policy_start_anew(
     np.testing.assert_allclose(weights[0], 0.325, 1e-6)
     log = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["updates"] for row in log if row["event"] == "train"] == [2, 4, 6, 8]
-    found, _ = checkpoint.newest(tmp_path)
-    assert found is not None
-    (member,) = found.facts["members"]
+    (member,) = newest(tmp_path).facts["members"]
     assert member["best"]["episode_return"] <= 2.0
     assert member["best"]["steps"] > 4 * 64
     for _ in range(2):  # also after another resume
@@ -466,10 +483,7 @@ def test_jobs_of_one_program_resume_together(
         real(progress, facts, steps, plan)
 
     def train(name: str) -> list[Any]:
-        folders = [tmp_path / name / str(number) for number in range(len(configs))]
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-        return loop.run_together([Job(*each, True) for each in zip(configs, folders, strict=True)])
+        return loop.run_together(jobs_of(tmp_path / name, configs, resume=True))
 
     monkeypatch.setattr(Progress, "resume", resume)
     result = train("whole")
@@ -509,16 +523,12 @@ def test_jobs_of_one_program_resume_together(
 @pytest.mark.long
 def test_a_job_of_a_program_goes_on_alone(tmp_path: Path, kill: Any, whole: Any) -> None:
     """Each has checkpoints of its own, as if it had run alone."""
-    jobs = [Job(coin(seed=seed), tmp_path / str(seed)) for seed in (42, 5, 6, 9)]
-    for job in jobs:
-        job.run_dir.mkdir()  # type: ignore[union-attr]
+    jobs: Any = jobs_of(tmp_path, [coin(seed=seed) for seed in (42, 5, 6, 9)])
     kill(2)
     with pytest.raises(Killed):
         loop.run_together(jobs)
-    loop.run(coin(seed=42), tmp_path / "42", resume=True)
-    found, expected = (checkpoint.newest(each)[0] for each in (tmp_path / "42", whole()[1]))
-    assert found is not None
-    assert expected is not None
+    loop.run(coin(seed=42), jobs[0].run_dir, resume=True)
+    found, expected = newest(jobs[0].run_dir), newest(whole()[1])
     assert found.steps == expected.steps
     for name, array in expected.arrays.items():
         np.testing.assert_allclose(found.arrays[name], array, 1e-3, 1e-5, err_msg=name)
@@ -536,12 +546,8 @@ def test_a_failed_job_does_not_hold_back_the_others(
         return "NaN" if fails else real(member, totals, steps)
 
     def train(name: str) -> list[Any]:
-        jobs = []
-        for number, seed in enumerate((3, 7, 8, 9)):
-            folder = tmp_path / name / str(number)
-            folder.mkdir(parents=True, exist_ok=True)
-            jobs.append(Job(coin(seed=seed), folder, True))
-        return loop.run_together(jobs)
+        configs = [coin(seed=seed) for seed in (3, 7, 8, 9)]
+        return loop.run_together(jobs_of(tmp_path / name, configs, resume=True))
 
     started: list[int] = []
     place = resuming.place_state
@@ -563,8 +569,7 @@ def test_a_failed_job_does_not_hold_back_the_others(
     assert_equal(tmp_path / "whole" / "0", tmp_path / "halves" / "0")
     assert not list((tmp_path / "halves").glob("*/checkpoints/*.damaged"))
     failed = tmp_path / "halves" / "1"
-    found, lines = checkpoint.newest(failed)
-    assert found is not None
+    (found,), lines = checkpoint.newest_of_all([failed])
     assert found.steps == 128
     assert all(line.endswith("was saved after the run failed; skipped") for line in lines)
     monkeypatch.setattr(Member, "diagnose", real)

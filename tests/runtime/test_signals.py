@@ -1,6 +1,5 @@
 """Signals, kills and crowded directories, in processes of their own."""
 
-import contextlib
 import errno
 import fcntl
 import itertools
@@ -9,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +15,15 @@ from typing import Any
 
 import jax
 import pytest
+from killing import processes
 from runs import assert_equal, coin, logged
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.hosts.signals import Signals
-from jaxppo.runtime.run import loop
+from jaxppo.runtime.run import loop, saving
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.run.members import Member
-from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.store import checkpoint, directories
 
 TESTS = Path(__file__).parents[1]
@@ -35,9 +33,8 @@ from pathlib import Path
 from runs import coin
 from jaxppo.launch.errors import one_line
 from jaxppo.runtime.programs import compile
-from jaxppo.runtime.run import evaluations, loop
+from jaxppo.runtime.run import evaluations, loop, saving
 from jaxppo.runtime.store.progress import Pace
-from jaxppo.runtime.run.saving import Saver
 
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 numbers = itertools.count()
@@ -75,16 +72,16 @@ if mode == "long":  # the first block is
     loop.train_block = train_slowly
 if mode == "full":  # from the third block on, files cannot grow
     import resource
-    save_block = Saver.save_block
+    save_block = saving.save_block
 
-    def save_block_before_the_end(self, *args):
-        stops = save_block(self, *args)
+    def save_block_before_the_end(run, *args):
+        stops = save_block(run, *args)
         if next(numbers) == 1:
-            self.wait()
+            saving.wait(run)
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         return stops
 
-    Saver.save_block = save_block_before_the_end
+    saving.save_block = save_block_before_the_end
 folder.mkdir(exist_ok=True)
 with one_line():
     config = coin(num_updates=40, num_evaluation=20)
@@ -105,29 +102,18 @@ def usual_signals() -> Iterator[None]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """`start(folder, mode)`: a process that trains there, or goes on."""
-    children = []
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
 
     def call(folder: Path, mode: str = "plain") -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder), mode],
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-                "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        children.append(child)
-        return child
+        return begin("-c", SCRIPT, str(folder), mode, env=env)
 
-    yield call
-    for child in children:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        child.communicate()
+    with processes() as begin:
+        yield call
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +230,27 @@ def test_a_signal_does_not_hide_why_a_run_ends(
     assert ended == []
 
 
+def test_signals_are_recorded_and_ignored_ones_stay_ignored() -> None:
+    """SIGHUP is ignored under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals().listen():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(number)
+                assert handler not in (signal.SIG_DFL, signal.default_int_handler)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_directory_has_one_writer(tmp_path: Path) -> None:
+    said = f"^{tmp_path}: process {os.getpid()} is writing there"
+    with directories.only_run_in(tmp_path), pytest.raises(ConfigError, match=said):
+        directories.only_run_in(tmp_path)
+    directories.claim(tmp_path)
+    directories.only_run_in(tmp_path).close()  # which takes over the claim
+
+
 def test_a_file_system_without_locks_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,17 +275,17 @@ def test_signals_are_handled_as_before_after_a_run(tmp_path: Path, whole: Path) 
 def test_memory_and_descriptors_stay_flat_over_a_thousand_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, blocks, seen = Saver.save_block, itertools.count(1), []
+    real, blocks, seen = saving.save_block, itertools.count(1), []
 
-    def save_block(saver: Saver, *args: Any) -> None:
-        real(saver, *args)
+    def save_block(*args: Any) -> None:
+        real(*args)
         block = next(blocks)
         if block % 100 == 0:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             size = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
             seen.append((block, round(size), len(os.listdir("/proc/self/fd"))))
 
-    monkeypatch.setattr(Saver, "save_block", save_block)
+    monkeypatch.setattr(saving, "save_block", save_block)
     loop.run(coin(num_updates=1000, num_evaluation=1000), tmp_path)
     print(seen)
     (_, first, files), (_, last, more) = seen[1], seen[-1]

@@ -37,7 +37,7 @@ from jaxppo.runtime.simulated import actors, remote
 from jaxppo.runtime.simulated.actors import Actor, Threads
 from jaxppo.runtime.simulated.evaluation import _EpisodeQueue, episode_seeds
 from jaxppo.runtime.simulated.resident import Resident
-from jaxppo.runtime.simulated.training import RaceWarning
+from jaxppo.runtime.simulated.training import RaceWarning, env_seeds
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
@@ -522,6 +522,30 @@ def test_the_fault_of_one_of_several_actors_names_it() -> None:
     with pytest.raises(SimulatorError, match=r"^actor 0: environment 3 at"):
         list(threads.get())
     threads.close()
+
+
+def test_each_rollout_has_the_policy_of_its_lag_and_actors_come_in_order() -> None:
+    class Echoes:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def collect(self, policy: Any, version: int, **_: Any) -> Any:
+            return self.number, policy, version
+
+    threads = Threads([Echoes(0), Echoes(1)], 1)  # type: ignore[list-item]
+    for version in range(3):
+        threads.publish(version, f"policy {version}")
+    threads._policies[0] = "policy 0"  # which is no longer needed then
+    assert [threads._choose(rollout) for rollout in range(5)] == [0, 0, 1, 2, None]
+    threads.start()
+    found = [list(threads.get()) for _ in range(3)]
+    assert found == [[(i, (i, f"policy {v}", v)) for i in range(2)] for v in (0, 0, 1)]
+    threads.close()
+
+
+def test_environments_have_seeds_of_their_own_in_each_agent_and_after_each_resume() -> None:
+    every = [env_seeds(seed, update, 50) for seed in (1, 2) for update in (0, 3)]
+    assert len(np.unique(every)) == 4 * 50
 
 
 def test_actors_that_hang_do_not_keep_a_run_from_ending(monkeypatch: Any) -> None:

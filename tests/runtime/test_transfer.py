@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from runs import coin
+from conftest import small_config
+from runs import QUIET, coin
 
 import jaxppo
 from jaxppo.config.fields import ConfigError
@@ -69,6 +70,15 @@ def test_parts_that_are_not_named_begin_anew(source: Path) -> None:
     kept = {name: equal(x, own[name]) for name, x in params.items()}
     assert taken == {name: name == "actor_torso" for name in params}
     assert kept == {name: name != "actor_torso" for name in params}
+
+
+def test_statistics_are_those_of_the_entries_that_are_normalised(tmp_path: Path) -> None:
+    entries = {"normalize_observations": True, "normalize_entries": ["observation"]}
+    config = small_config(system=entries, env__extras=["step"], logger=QUIET)
+    loop.run(config, tmp_path)
+    (_, statistics), _ = first_policy(dataclasses.replace(config, init_from=str(tmp_path)))
+    assert statistics.mean["step"] is None
+    assert statistics.count[0] > 0
 
 
 @pytest.mark.parametrize(

@@ -252,14 +252,12 @@ def program_key(config: Config) -> Config:
     )
 
 
-def random_streams(seeds: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return keys `[P]` for initialisation, acting, evaluation and the absolute metric."""
-    return streams(np.asarray(seeds, np.uint32))
-
-
 @partial(jax.jit, inline=True)  # called eagerly too, where each operation would be a program
-def streams(seeds: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return the keys of `random_streams` for seeds in an array, which may be traced."""
+def streams(seeds: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return keys `[P]` for initialisation, acting, evaluation and the absolute metric.
+
+    `seeds` are uint32 `[P]`, which may be traced.
+    """
     keys = jax.vmap(jax.random.key)(seeds)
     each = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=4))(keys), 1, 0)
     return each[0], each[1], each[2], each[3]
@@ -280,7 +278,8 @@ def begin(
     steps have other random streams than at the start. `arrange` changes the form in the same
     program.
     """
-    return beginning(system, plan, arrange)(*start_arguments(system, members, plan), steps)
+    grid = plan.devices_per_member, plan.update_batch_size
+    return beginning(system, grid, arrange)(*start_arguments(system, members, plan), steps)
 
 
 def start_arguments(
@@ -291,18 +290,14 @@ def start_arguments(
     return stacked_hyperparameters(members, plan), seeds, env_values(system, members)
 
 
-def beginning(
-    system: System, plan: Plan, arrange: Callable[[LearnerState], LearnerState] | None = None
-) -> Any:
-    """Return the program of `begin`, a `jax.jit`."""
-    return _beginning(system, (plan.devices_per_member, plan.update_batch_size), arrange)
-
-
 @lru_cache(8)  # JAX would keep every system that is a static argument
-def _beginning(
+def beginning(
     system: System, grid: tuple[int, int], arrange: Callable[[LearnerState], LearnerState] | None
-) -> Callable[..., LearnerState]:
-    """Return the program of `begin`. JAX keeps its trace, so that its shapes cost no other."""
+) -> Any:
+    """Return the program of `begin`, a `jax.jit`, for `D` and `U` of `grid`.
+
+    JAX keeps its trace, so that its shapes cost no other.
+    """
 
     def start(
         hp: Hyperparameters, agent_key: jax.Array, acting_key: jax.Array, values: EnvValues

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -50,16 +51,20 @@ class Program:
 def compile_program(
     function: Callable[..., Any],
     *args: Any,
+    bound: tuple[Any, ...] = (),
     donate: tuple[int, ...] = (),
     compiler: str = "thorough",
 ) -> Program:
     """Compile `function`, which takes one device's slices, for all devices.
 
-    `args` have the leading axis `D`. `compiler` is `arch.compiler`.
+    `args` have the leading axis `D`. `function` takes the arrays `bound` before them: those are the
+    same in every call. `donate` counts `args` only. `compiler` is `arch.compiler`.
     """
     num_devices = jax.tree.leaves(args)[0].shape[0]
+    donate = tuple(number + len(bound) for number in donate)
     program = devices.parallel(function, num_devices, donate=donate)
-    return compile_jit(program, *args, options=options(compiler, devices.platform()))
+    found = compile_jit(program, *bound, *args, options=options(compiler, devices.platform()))
+    return dataclasses.replace(found, call=partial(found.call, *bound)) if bound else found
 
 
 def compile_jit(program: Any, *args: Any, options: dict[str, Any]) -> Program:

@@ -46,9 +46,9 @@ class Layout:
         return devices.of_run(self.plan.num_devices)
 
     @property
-    def shards(self) -> list[int]:
+    def shards(self) -> tuple[int, int]:
         """Return the devices per member and the update batches per device."""
-        return [self.plan.devices_per_member, self.plan.update_batch_size]
+        return self.plan.devices_per_member, self.plan.update_batch_size
 
     def narrow(self, kept: Sequence[int]) -> "Layout":
         """Return the layout with only the members in the slots `kept`.
@@ -93,12 +93,8 @@ class Layout:
             return devices.repeated(tree, num)
         return jax.tree.map(lambda x: x.reshape(num, -1, *x.shape[1:]), tree)
 
-    def place_split(self, tree: PyTree) -> PyTree:
-        """Place leaves `[P, D, ...]`, split over the devices of a member, as `[D, P, ...]`."""
-        return devices.shard(self.arrange_split(tree), self.devices)
-
     def arrange_split(self, tree: PyTree) -> PyTree:
-        """Return leaves in the form that `place_split` gives them."""
+        """Return leaves `[P, D, ...]`, split over the devices of a member, as `[D, P, ...]`."""
         if self.plan.shards_members:
             return self.arrange_agents(jax.tree.map(lambda x: x[:, 0], tree))
         return jax.tree.map(lambda x: x.swapaxes(0, 1), tree)
@@ -139,7 +135,7 @@ class Layout:
         }
 
     def gather_split(self, tree: PyTree) -> PyTree:
-        """Return NumPy arrays in the form before `place_split`; typed keys become their data."""
+        """Return NumPy arrays in the form before `arrange_split`; typed keys become their data."""
         if self.plan.shards_members:
             return jax.tree.map(lambda x: x[:, None], self.gather_agents(tree))
         return jax.tree.map(lambda x: x.swapaxes(0, 1), devices.host(tree))
@@ -175,9 +171,8 @@ def _no_metrics(layout: Layout) -> Callable[[], Metrics]:
     """Return the program of `no_metrics`: eagerly, each operation would be one."""
 
     def no_metrics() -> Metrics:
-        zero, num = zero_metrics(layout.system), layout.plan.num_members
-        each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), zero)
-        return layout.arrange_agents(each)
+        zero = devices.repeated(zero_metrics(layout.system), layout.plan.num_members)
+        return layout.arrange_agents(zero)
 
     return jax.jit(no_metrics)
 

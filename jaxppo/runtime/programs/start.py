@@ -32,7 +32,7 @@ def compile_first(layout: Layout, configs: Sequence[Config]) -> tuple[Any, float
     They count also the keys of evaluations. Both run once, so compiling is what they cost.
     """
     began = time.perf_counter()
-    program = build.beginning(layout.system, layout.plan, layout.arrange)
+    program = build.beginning(layout.system, layout.shards, layout.arrange)
     with compile.collection_disabled():
         lowered = program.lower(*build.start_arguments(layout.system, configs, layout.plan), 0)
     options = compile.options("quick", devices.platform())

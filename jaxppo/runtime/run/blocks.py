@@ -11,86 +11,68 @@ from jaxppo.config.fields import MAX_INT
 from jaxppo.runtime.hosts import processes
 from jaxppo.runtime.hosts.signals import PATIENCE
 from jaxppo.runtime.programs.placement import State
+from jaxppo.runtime.run import saving
 from jaxppo.runtime.run.evaluations import evaluate_block
 from jaxppo.runtime.run.events import of_training
 from jaxppo.runtime.run.parts import Run
-from jaxppo.runtime.store.progress import Pace
 from jaxppo.simulators.faults import SimulatorError
 
 
-@dataclasses.dataclass
-class Clock:
-    """How long calls take, and when the block began, or the last train event in it was."""
-
-    pace: Pace = dataclasses.field(default_factory=Pace)
-    seconds: float = 0.0  # of the performance counter then
-    steps: int = 0  # then
-    alarmed: frozenset[int] = frozenset()  # members whose loss was too high in the last call
-
-    def start(self, steps: int) -> None:
-        """Begin to count time and steps."""
-        self.seconds, self.steps = time.perf_counter(), steps
-
-    def speed(self, steps: int) -> float:
-        """Return the environment steps per second since `start`."""
-        return (steps - self.steps) / (time.perf_counter() - self.seconds)
-
-
-def train_block(run: Run, state: State, clock: Clock) -> State:
+def train_block(run: Run, state: State) -> State:
     """Run the remaining updates of a block, in calls of about a second; of an update in simulators.
 
     All calls use one program and pass the metrics on: calls of any length give the same bits. With
     `logger.every` a call ends where a train event is due.
     """
     progress, done, start = run.progress, 0, time.perf_counter()
-    clock.start(progress.steps)
+    progress.mark()
     every = run.config.logger.every
     if run.programs.is_simulated:  # whose rollouts may take long
-        run.programs.train.call.while_collecting = lambda: run.signals.ending(
-            lambda: run.saver.pending(state, run.layout)(), PATIENCE
+        run.programs.train.call.while_collecting = lambda: run.caller.signals.ending(
+            lambda: saving.pending(run, state)(), PATIENCE
         )
     while progress.left:
         before, called = progress.steps, time.perf_counter()
         losses = _losses(run, state.total)
         left = min(progress.left, every - progress.updates % every if every else MAX_INT)
         # A simulator that fails leaves the state of the last update, which is then saved
-        count = 1 if run.programs.is_simulated else processes.agree(clock.pace.updates(left))
+        count = 1 if run.programs.is_simulated else processes.agree(progress.pace.updates(left))
         try:
             learner, total = run.programs.train.call(
                 state.learner, state.total, run.layout.place_count(count)
             )
         except SimulatorError:
-            run.saver.save_fault(run.saver.pending(state, run.layout), state, run.layout)
+            saving.save_fault(run, state, saving.pending(run, state))
             raise
         state = State(learner, state.best, jax.block_until_ready(total), state.earlier)
         seconds = time.perf_counter() - called
-        clock.pace.took(count, seconds)
+        progress.pace.took(count, seconds)
         progress.advance(count)
         done += count
-        _alarm(run, state.total, clock, losses, count)
+        _alarm(run, state.total, losses, count)
         if not progress.left:
             steps = done * progress.steps_per_update
             progress.speeds.append(steps / (time.perf_counter() - start))
         elif count == left:
-            _write_training(run, state.total, clock)
+            _write_training(run, state.total)
             earlier, total = run.layout.next_window(state.earlier, state.total)
             state = dataclasses.replace(state, total=total, earlier=earlier)
         else:
             run.events.tick(progress.steps, count * progress.steps_per_update / seconds)
-        received = run.signals.agreed()
+        received = run.caller.signals.agreed()
         if progress.left or received is not None:
-            run.saver.save_within(state, run.layout, before, received)
+            saving.save_within(run, state, before, received)
     return state
 
 
-def end_block(run: Run, state: State, clock: Clock) -> tuple[State, dict[int, float]]:
+def end_block(run: Run, state: State) -> tuple[State, dict[int, float]]:
     """Finish a block: write metrics, evaluate, keep the best policies and select.
 
     Return the state and the members' scores.
     """
     progress, selection = run.progress, run.selection
     block, num_blocks = progress.block, len(progress.updates_per_block)
-    rows = _write_training(run, state.total, clock)
+    rows = _write_training(run, state.total)
     if state.earlier is not None:
         total, _ = run.layout.next_window(state.earlier, state.total)
         rows = run.layout.gather_numbers(total, run.active)
@@ -117,27 +99,27 @@ def end_block(run: Run, state: State, clock: Clock) -> tuple[State, dict[int, fl
     return dataclasses.replace(state, total=zero, earlier=earlier), scores
 
 
-def _write_training(run: Run, total: Metrics, clock: Clock) -> dict[int, Metrics]:
+def _write_training(run: Run, total: Metrics) -> dict[int, Metrics]:
     """Write the metrics of training since the last train event; return those of members."""
     found = run.layout.gather_numbers(total, run.active)
-    common = {**_now(run, clock), **run.programs.report()}
+    common = {**_now(run), **run.programs.report()}
     if run.config.logger.details:
         common["process_peak_bytes"] = processes.peak_bytes()
     num_updates = _updates_in_window(run)
     rows = {i: {**common, **of_training(one, num_updates)} for i, one in found.items()}
     run.events.write(rows, "train")
-    clock.start(run.progress.steps)
+    run.progress.mark()
     return found
 
 
-def _now(run: Run, clock: Clock) -> dict[str, Any]:
+def _now(run: Run) -> dict[str, Any]:
     """Return the values with which events of training begin."""
     progress = run.progress
     return {
         "steps": progress.steps,
         "updates": progress.steps // progress.steps_per_update,
         "seconds": progress.seconds,
-        "steps_per_second": clock.speed(progress.steps),
+        "steps_per_second": progress.speed,
     }
 
 
@@ -155,7 +137,7 @@ def _losses(run: Run, total: Metrics) -> dict[int, float]:
     return {i: float(loss) for i, loss in found.items()}
 
 
-def _alarm(run: Run, total: Metrics, clock: Clock, before: dict[int, float], count: int) -> None:
+def _alarm(run: Run, total: Metrics, before: dict[int, float], count: int) -> None:
     """Write an alarm for members whose mean loss of a call exceeds the limit, or is NaN.
 
     A member that stays above it gives no other alarm.
@@ -165,12 +147,12 @@ def _alarm(run: Run, total: Metrics, clock: Clock, before: dict[int, float], cou
         return
     means = {i: (loss - before[i]) / count for i, loss in _losses(run, total).items()}
     high = frozenset(i for i, mean in means.items() if not mean <= limit)
-    if new := high - clock.alarmed:
+    if new := high - run.alarmed:
         found, num = run.layout.gather_numbers(total, sorted(new)), _updates_in_window(run)
-        rows = {i: {**_now(run, clock), **of_training(one, num)} for i, one in found.items()}
+        rows = {i: {**_now(run), **of_training(one, num)} for i, one in found.items()}
         rows = {i: {**row, "loss": means[i], "alarm_loss": limit} for i, row in rows.items()}
         run.events.write(rows, "alarm")
-    clock.alarmed = high
+    run.alarmed = high
 
 
 def _narrow(run: Run, state: State, kept: list[int]) -> State:
@@ -185,5 +167,6 @@ def _narrow(run: Run, state: State, kept: list[int]) -> State:
     run.layout = run.layout.narrow(kept)
     run.selection.narrow(kept)
     run.write_selection(run.layout.slots)
+    run.programs.close()
     run.compile()
     return State(learner, best, state.total, state.earlier)

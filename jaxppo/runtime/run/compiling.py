@@ -80,10 +80,12 @@ class Programs:
 
 def compile_training(layout: Layout, configs: Sequence[Config]) -> compile.Program:
     """Compile the program that trains members with these settings."""
-    if is_simulated(layout.system.env):
-        return training.compile_training(layout, configs, *training_shapes(layout, configs)[:2])
     shapes = training_shapes(layout, configs)
-    return _compile_members(layout, configs, train_block, *shapes, shared=1, donate=(0, 1))
+    if is_simulated(layout.system.env):
+        return training.compile_training(layout, configs, *shapes[:2])
+    train, own = _of_members(layout, configs, train_block, shared=1)
+    compiler = configs[0].arch.compiler
+    return compile.compile_program(train, *shapes, bound=own, donate=(0, 1), compiler=compiler)
 
 
 def compile_programs(
@@ -101,8 +103,10 @@ def compile_programs(
 
     seeds = jax.ShapeDtypeStruct((len(configs),), jnp.uint32)
     placed = jax.eval_shape(partial(arranged_keys, layout, False), seeds, 0)
-    if build.env_values(layout.system, configs):
-        evaluate = _compile_members(layout, configs, play, policy, placed)
+    members, own = _of_members(layout, configs, play)
+    if own:
+        compiler = configs[0].arch.compiler
+        evaluate = compile.compile_program(members, policy, placed, bound=own, compiler=compiler)
     else:
         evaluate = compile_evaluation(layout.system, policy, placed, configs[0])
     return Programs(train, evaluate, *(compile_first(layout, configs) if begins else ()))
@@ -112,10 +116,12 @@ def compile_evaluation(
     system: System, policy: PyTree, keys: Any, config: Config
 ) -> compile.Program:
     """Compile what plays episodes for keys `[D, P, E]`; arguments may be shapes."""
+    compiler = config.arch.compiler
     if is_simulated(system.env):
-        num, compiler = config.arch.total_num_envs, config.arch.compiler
+        num = config.arch.total_num_envs
         return evaluation.compile_evaluation(system, policy, keys, num, compiler)
-    return _compile(config, partial(vmap_members(play), system), policy, keys)
+    members = partial(vmap_members(play), system)
+    return compile.compile_program(members, policy, keys, compiler=compiler)
 
 
 def check_group(layout: Layout, program: compile.Program | None = None) -> None:
@@ -183,46 +189,32 @@ def warm_up(
     if not layout.plan.warmup_rollouts:
         return state
     if isinstance(train.call, training.Training):
-        return train.call.warm_up(state, layout.plan.warmup_rollouts, configs[0].arch.compiler)
-    count = layout.place_count(layout.plan.warmup_rollouts)
-    program = _compile_members(layout, configs, fill, state, count, shared=1, donate=(0,))
-    return program.call(state, count)
+        return train.call.warm_up(state, layout.plan.warmup_rollouts)
+    given = state, layout.place_count(layout.plan.warmup_rollouts)
+    members, own = _of_members(layout, configs, fill, shared=1)
+    compiler = configs[0].arch.compiler
+    program = compile.compile_program(members, *given, bound=own, donate=(0,), compiler=compiler)
+    return program.call(*given)
 
 
-def _compile_members(
-    layout: Layout,
-    configs: Sequence[Config],
-    phase: Callable[..., Any],
-    *args: PyTree,
-    shared: int = 0,
-    donate: tuple[int, ...] = (),
-) -> compile.Program:
-    """Compile a phase of all members, each with its own `build.env_values`, if it has any.
+def _of_members(
+    layout: Layout, configs: Sequence[Config], phase: Callable[..., Any], shared: int = 0
+) -> tuple[Callable[..., Any], tuple[build.EnvValues, ...]]:
+    """Return a phase of all members; and their `build.env_values`, placed, if it takes them first.
 
-    The last `shared` arguments are the same for all members.
+    The last `shared` arguments of the phase are the same for all members.
     """
     values = build.env_values(layout.system, configs)
     if not values:
-        members = partial(vmap_members(phase, shared=shared), layout.system)
-        return _compile(configs[0], members, *args, donate=donate)
+        return partial(vmap_members(phase, shared=shared), layout.system), ()
 
     def of_member(system: System, values: build.EnvValues, *args: PyTree) -> PyTree:
         return phase(build.with_values(system, values), *args)
 
-    placed = layout.place_agents(values)
     members = partial(vmap_members(of_member, shared=shared), layout.system)
-    donate = tuple(number + 1 for number in donate)
-    program = _compile(configs[0], members, placed, *args, donate=donate)
-    return dataclasses.replace(program, call=partial(program.call, placed))
+    return members, (layout.place_agents(values),)
 
 
 def _memory_limit(layout: Layout) -> int | None:
     own = [d for d in layout.devices if d.process_index == processes.index()] or layout.devices
     return compile.memory_limit(own[0], len(own))
-
-
-def _compile(
-    config: Config, function: Callable[..., Any], *args: PyTree, donate: tuple[int, ...] = ()
-) -> compile.Program:
-    compiler = config.arch.compiler
-    return compile.compile_program(function, *args, donate=donate, compiler=compiler)

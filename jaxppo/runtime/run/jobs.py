@@ -7,12 +7,12 @@ from typing import Any
 from jaxppo.config.messages import OneLineError
 from jaxppo.config.plan import Plan, memories, num_members, plan
 from jaxppo.config.schema import Config
+from jaxppo.config.stored import make_folder
 from jaxppo.runtime import sinks
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build, compile, program_cache
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.run import transfer
-from jaxppo.runtime.run.profiling import profile_folder
 from jaxppo.types import System
 
 Prepared = tuple[Plan, System]  # the sizes and the static part of a run
@@ -45,6 +45,11 @@ def prepare(config: Config) -> Prepared:
     system = build.build(config, planned)
     transfer.check(config, system)
     return planned, system
+
+
+def profile_folder(setting: str) -> Path:
+    """Make the folder of profiler traces and return it."""
+    return make_folder("arch.profile", setting, "another folder, or null for no trace")
 
 
 def check_surroundings(config: Config) -> None:

@@ -5,8 +5,9 @@ ran alone.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from jaxppo.config.plan import num_members
@@ -17,8 +18,8 @@ from jaxppo.runtime.programs import build, compile
 from jaxppo.runtime.programs.placement import Layout, State
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.programs.start import place_start
-from jaxppo.runtime.run import resuming
-from jaxppo.runtime.run.blocks import Clock, end_block, train_block
+from jaxppo.runtime.run import resuming, saving
+from jaxppo.runtime.run.blocks import end_block, train_block
 from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.compiling import check_group, compile_training, warm_up
 from jaxppo.runtime.run.evaluations import conclude, evaluate_untrained
@@ -28,7 +29,6 @@ from jaxppo.runtime.run.members import Members
 from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.run.profiling import profile
 from jaxppo.runtime.run.resuming import Resumed
-from jaxppo.runtime.run.saving import Saver, keep_configs
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.run.transfer import begin_from
 from jaxppo.runtime.store import checkpoint
@@ -64,42 +64,46 @@ def run_together(
     A job that diverges does not affect the others; a simulator that fails ends all. With `fit`,
     raise `TooLargeError` if the program takes too much memory.
     """
-    try:
-        return _run_together(jobs, fit, caller or Caller())
-    except SimulatorError as error:
-        raise TrainingError(str(error)) from error
-
-
-def _run_together(jobs: Sequence[Job], fit: bool, caller: Caller) -> list[float | TrainingError]:
-    layout, train = _program(jobs, fit=fit)
-    with contextlib.ExitStack() as stack:
+    caller = caller or Caller()
+    with _faults_as_training_errors(), contextlib.ExitStack() as stack:
+        layout, train = _program(jobs, fit=fit)
         run, resumed = _open(jobs, layout, caller, stack)
         start = of_start(run.config, run.layout, run.progress.updates_per_block)
         run.events.write(dict.fromkeys(run.active, start), "start")
-        with run.signals.ending(run.saver.wait):  # so far, there is nothing to save
+        wait = partial(saving.wait, run)
+        with caller.signals.ending(wait):  # so far, there is nothing to save
             run.compile(train, begins=resumed is None)
-            state = _begin(run) if resumed is None else _go_on(run, *resumed, jobs)
-            if found := profile(run.config, run.layout, run.programs, state.learner):
+            stack.callback(lambda: run.programs.close())
+            state = _begin(run) if resumed is None else _go_on(run, *resumed)
+            if found := profile(run, state.learner):
                 run.events.write({i: {"phases": found} for i in run.active}, "profile")
-            caller.reached = run.saver.reached(state, run.layout)
-        clock = Clock()
+            caller.reached = saving.reached(run, state)
         while run.active and not run.progress.is_over:
             before = run.progress.steps
-            state = train_block(run, state, clock)
-            pending = run.saver.pending(state, run.layout)
-            with run.signals.ending(pending, PATIENCE):
+            state = train_block(run, state)
+            pending = saving.pending(run, state)
+            with caller.signals.ending(pending, PATIENCE):
                 try:
-                    state, scores = end_block(run, state, clock)
+                    state, scores = end_block(run, state)
                 except SimulatorError:
-                    run.saver.save_fault(pending, state, run.layout)
+                    saving.save_fault(run, state, pending)
                     raise
-            if run.saver.save_block(state, run.layout, scores, before):
+            if saving.save_block(run, state, scores, before):
                 break
         # Without active members nothing is evaluated, and a signal must not hide their failure
-        with run.signals.ending(run.saver.wait) if run.active else contextlib.nullcontext():
+        with caller.signals.ending(wait) if run.active else contextlib.nullcontext():
             conclude(run, state)
-        run.saver.wait()
+        saving.wait(run)
         return run.members.results()
+
+
+@contextlib.contextmanager
+def _faults_as_training_errors() -> Iterator[None]:
+    """Raise faults of simulators as `TrainingError`."""
+    try:
+        yield
+    except SimulatorError as error:
+        raise TrainingError(str(error)) from error
 
 
 def _program(jobs: Sequence[Job], *, fit: bool) -> tuple[Layout, compile.Program | None]:
@@ -125,56 +129,55 @@ def _open(
     jobs: Sequence[Job], layout: Layout, caller: Caller, stack: contextlib.ExitStack
 ) -> tuple[Run, tuple[Resumed, State] | None]:
     """Open the files of all jobs; return also what a checkpoint holds, if the run goes on."""
-    config, members = jobs[0].config, Members(jobs)
-    events = Events(jobs, members, caller)
-    selection = Selection(config, members.configs(layout.slots), layout)
-    progress = Progress(layout.plan.updates_per_block, layout.plan.steps_per_update)
-    saver = Saver(jobs, members, events, progress, selection, caller)
-    stack.push(events.close)
+    members = Members(jobs)
+    run = Run(
+        jobs=jobs,
+        members=members,
+        layout=layout,
+        progress=Progress(layout.plan.updates_per_block, layout.plan.steps_per_update),
+        selection=Selection(jobs[0].config, [each.config for each in members.all], layout),
+        events=Events(jobs, members, caller),
+        caller=caller,
+    )
+    stack.push(run.events.close)
     threads = stack.enter_context(ThreadPoolExecutor(4, "checkpoints"))
-    resumed, restored = resuming.open_directories(jobs, members, selection, stack), None
-    if resumed is not None:
-        resuming.load_members(resumed, members, selection)
-        progress.resume(resumed.facts, resumed.steps, layout.plan)
-        layout = layout.narrow(resumed.facts.slots)
-        restored = resuming.read_state(resumed, layout, members)
+    resumed = resuming.open_directories(run, stack)
+    restored = None if resumed is None else resuming.go_on(run, resumed)
     stack.enter_context(caller.signals.listen())
-    run = Run(config, members, layout, progress, selection, events, saver, caller.signals)
-    stack.callback(run.close)
     for job in jobs:
         if job.resume and job.run_dir is not None:
             checkpoint.put_aside(job.run_dir, 0 if resumed is None else resumed.steps)
     if resumed is None:
-        keep_configs(jobs)
+        saving.keep_configs(jobs)
     positions = [{}] * len(jobs) if resumed is None else resumed.positions
-    events.open([kept if job.resume else None for job, kept in zip(jobs, positions, strict=True)])
-    saver.open(threads)
+    kept = zip(jobs, positions, strict=True)
+    run.events.open([position if job.resume else None for job, position in kept])
+    saving.open_writers(run, threads)
     if resumed is None or restored is None:
         return run, None
-    lines = [*resumed.lines, *resuming.differences(resumed, layout)]
+    lines = [*resumed.lines, *resuming.differences(resumed, run.layout)]
     path = resumed.found[0].path
     changed = {"new_environment": True} if resumed.has_other_env else {}
-    events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
+    run.events.write_to_all("resume", path=str(path), steps=resumed.steps, lines=lines, **changed)
     return run, (resumed, restored)
 
 
 def _begin(run: Run) -> State:
     """Return the first state, after any warm-up; its policies stand in for the best ones."""
-    configs = run.members.configs(run.layout.slots)
-    first = place_start(run.layout, configs, run.programs.start)
-    first = begin_from(run.layout, configs, first)
-    learner = warm_up(run.layout, configs, first, run.programs.train)
+    layout, configs = run.layout, run.configs
+    first = begin_from(layout, configs, place_start(layout, configs, run.programs.start))
+    learner = warm_up(layout, configs, first, run.programs.train)
     if run.selection.method != "none":
-        run.write_selection(run.layout.slots)
-    best = run.layout.copy(learner.agent.policy)
-    state = State(learner, best, run.layout.no_metrics(), run.layout.no_earlier(run.config))
+        run.write_selection(layout.slots)
+    best = layout.copy(learner.agent.policy)
+    state = State(learner, best, layout.no_metrics(), layout.no_earlier(run.config))
     if run.config.arch.evaluate_first:
         evaluate_untrained(run, state)
     return state
 
 
-def _go_on(run: Run, resumed: Resumed, restored: State, jobs: Sequence[Job]) -> State:
+def _go_on(run: Run, resumed: Resumed, restored: State) -> State:
     """Place the state of a checkpoint; the run now has the changed settings that were allowed."""
-    state = resuming.place_state(restored, resumed, run.layout, run.members, run.selection)
-    keep_configs(jobs)
+    state = resuming.place_state(restored, resumed, run)
+    saving.keep_configs(run.jobs)
     return state

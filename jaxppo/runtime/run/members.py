@@ -120,10 +120,6 @@ class Members:
         """Return the members in these slots that have not failed."""
         return [i for i in slots if self.all[i].facts.failure is None]
 
-    def configs(self, slots: Iterable[int]) -> list[Config]:
-        """Return the members' settings, as if each ran alone."""
-        return [self.all[i].config for i in slots]
-
     def best_of(self, own: Sequence[int]) -> int | None:
         """Return the member with the best evaluation, of those that have a result."""
         finished = [i for i in own if self.all[i].result is not None]

@@ -2,37 +2,47 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxppo.config.schema import Config
 from jaxppo.runtime.hosts import devices
-from jaxppo.runtime.hosts.signals import Signals
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.run.caller import Caller
 from jaxppo.runtime.run.compiling import Programs, check_memory, compile_programs
 from jaxppo.runtime.run.events import Events
+from jaxppo.runtime.run.jobs import Job
 from jaxppo.runtime.run.members import Member, Members
-from jaxppo.runtime.run.saving import Saver
 from jaxppo.runtime.run.selection import Selection
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.progress import Progress
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class Run:
     """The parts of a run. Only successive halving replaces the layout and the programs."""
 
-    config: Config  # of the program: that of the first job
+    jobs: Sequence[Job]
     members: Members
     layout: Layout
     progress: Progress
     selection: Selection
     events: Events
-    saver: Saver
-    signals: Signals
-    programs: Programs = dataclasses.field(init=False)
-    is_compiled: bool = False
+    caller: Caller
+    programs: Programs = dataclasses.field(init=False)  # by `compile`
+    writers: dict[int, checkpoint.Writer] = dataclasses.field(default_factory=dict)  # by job
+    alarmed: frozenset[int] = frozenset()  # members whose loss was too high in the last call
+
+    @property
+    def config(self) -> Config:
+        """Return the settings of the program: those of the first job."""
+        return self.jobs[0].config
+
+    @property
+    def configs(self) -> list[Config]:
+        """Return the settings of the members in the program, as if each ran alone."""
+        return [self.members[i].config for i in self.layout.slots]
 
     @property
     def active(self) -> list[int]:
@@ -41,19 +51,11 @@ class Run:
 
     def compile(self, train: compile.Program | None = None, *, begins: bool = False) -> None:
         """Compile the programs of the present members; arguments as of `compile_programs`."""
-        self.close()
-        configs = self.members.configs(self.layout.slots)
-        self.programs = compile_programs(self.layout, configs, train, begins=begins)
-        self.is_compiled = True
+        self.programs = compile_programs(self.layout, self.configs, train, begins=begins)
         self.progress.compile_seconds += self.programs.seconds
         values = {**self.programs.describe(), "total_steps": self.layout.plan.total_steps}
         self.events.write(dict.fromkeys(self.active, values), "compile")
         check_memory(self.layout, self.config, self.programs.train, self.programs.evaluate)
-
-    def close(self) -> None:
-        """End what the programs have started."""
-        if self.is_compiled:
-            self.programs.close()
 
     def fail(self, reasons: Mapping[int, str]) -> None:
         """Mark members as failed, and never delete the last checkpoint from before the failure.
@@ -63,7 +65,9 @@ class Run:
         for i, reason in reasons.items():
             member = self.members[i]
             member.end(self.describe_end(member, reason), reason)
-        self.saver.pin(list(reasons))
+        for number, writer in self.writers.items():
+            if any(i in self.members.jobs[number] for i in reasons):
+                writer.pin()
 
     def describe_end(self, member: Member, status: str) -> dict[str, Any]:
         """Return the values of a member's `end` event."""

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import jax
 
-from jaxppo.config.schema import Config
-from jaxppo.config.stored import make_folder
 from jaxppo.runtime.hosts import processes
-from jaxppo.runtime.programs.placement import Layout
-from jaxppo.runtime.run.compiling import Programs
+from jaxppo.runtime.run.jobs import profile_folder
+from jaxppo.runtime.run.parts import Run
 from jaxppo.types import LearnerState
 
 # Names of scopes, see `jax.named_scope`; what is in none of them is `other`
@@ -25,22 +23,15 @@ _INSTRUCTION = re.compile(
 )
 
 
-def profile_folder(setting: str) -> Path:
-    """Make the folder of profiler traces and return it."""
-    return make_folder("arch.profile", setting, "another folder, or null for no trace")
-
-
-def profile(
-    config: Config, layout: Layout, programs: Programs, state: LearnerState
-) -> dict[str, float]:
+def profile(run: Run, state: LearnerState) -> dict[str, float]:
     """With `arch.profile`, trace two updates on a copy of the state: the run is not affected.
 
     Return the seconds that each phase takes of an update. Simulators start their episodes anew
     afterwards, as at the start of a run.
     """
-    if config.arch.profile is None:
+    if run.config.arch.profile is None:
         return {}
-    folder = profile_folder(config.arch.profile)
+    folder, layout, programs = profile_folder(run.config.arch.profile), run.layout, run.programs
     for traced in (False, True):  # the first call warms up
         copy = jax.tree.map(jax.numpy.copy, state)
         count = layout.place_count(2 if traced else 1)

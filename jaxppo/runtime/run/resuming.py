@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxppo.algorithms.report import Metrics, zero_metrics
@@ -21,12 +20,10 @@ from jaxppo.config.stored import SUMMARY, plain
 from jaxppo.envs import is_simulated
 from jaxppo.envs.episodes import begun_at
 from jaxppo.runtime import sinks
-from jaxppo.runtime.hosts import processes
+from jaxppo.runtime.hosts import devices, processes
 from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.placement import Layout, State, reshard
-from jaxppo.runtime.run.jobs import Job, plan_members
-from jaxppo.runtime.run.members import Members
-from jaxppo.runtime.run.selection import Selection
+from jaxppo.runtime.run.parts import Run
 from jaxppo.runtime.store import checkpoint
 from jaxppo.runtime.store.checkpoint import Checkpoint, CheckpointError
 from jaxppo.runtime.store.directories import check_tree, only_run_in
@@ -51,9 +48,7 @@ class Resumed:
         return self.found[0].steps
 
 
-def open_directories(
-    jobs: Sequence[Job], members: Members, selection: Selection, stack: contextlib.ExitStack
-) -> Resumed | None:
+def open_directories(run: Run, stack: contextlib.ExitStack) -> Resumed | None:
     """Lock the directories of all jobs; return what to resume from, if anything.
 
     All jobs are checked before anything is written, but for the lock files and the names of
@@ -64,22 +59,22 @@ def open_directories(
     found: list[Checkpoint] = []
     lines: list[str] = []
     with processes.agreeing():
-        for job in jobs:
+        for job in run.jobs:
             if job.run_dir is not None:
                 stack.enter_context(only_run_in(job.run_dir))
                 if job.resume:
                     check_tree("resume", job.run_dir)
-        run_dirs = [job.run_dir for job in jobs if job.run_dir is not None and job.resume]
+        run_dirs = [job.run_dir for job in run.jobs if job.run_dir is not None and job.resume]
         for run_dir in run_dirs:
             checkpoint.recover(run_dir)
-            _check_not_lost(jobs[0].config, run_dir)
-        if len(run_dirs) == len(jobs):
+            _check_not_lost(run.config, run_dir)
+        if len(run_dirs) == len(run.jobs):
             found, lines = checkpoint.newest_of_all(run_dirs)
     paths, lines = processes.agree([[str(each.path.absolute()) for each in found], lines])
     with processes.agreeing():
         if not processes.is_first():
             found = [checkpoint.read(Path(path)) for path in paths]
-        return _read_facts(jobs, found, lines, members, selection) if found else None
+        return _read_facts(run, found, lines) if found else None
 
 
 def _check_not_lost(config: Config, run_dir: Path) -> None:
@@ -92,22 +87,15 @@ def _check_not_lost(config: Config, run_dir: Path) -> None:
         )
 
 
-def _read_facts(
-    jobs: Sequence[Job],
-    found: list[Checkpoint],
-    lines: list[str],
-    members: Members,
-    selection: Selection,
-) -> Resumed:
+def _read_facts(run: Run, found: list[Checkpoint], lines: list[str]) -> Resumed:
     """Read the facts of each job's checkpoint; raise `ConfigError` if they do not fit the job.
 
     If its environment changed, the best evaluation starts anew: returns do not compare.
     """
     each = [RunFacts.of(checkpoint) for checkpoint in found]
-    planned = plan_members(jobs[0].config, len(members)).updates_per_block
-    numbers = list(selection.numbers)
-    for job, stored, facts in zip(jobs, found, each, strict=True):
-        for line in _misfits(job.config, stored.path, facts, planned):
+    numbers = list(run.selection.numbers)
+    for job, stored, facts in zip(run.jobs, found, each, strict=True):
+        for line in _misfits(job.config, stored.path, facts, run.layout.plan.updates_per_block):
             raise ConfigError(line)
         if {*facts.numbers} != {*numbers}:
             raise ConfigError(
@@ -122,9 +110,9 @@ def _read_facts(
             )
         lines = [*lines, *(f"{line}; the log has a gap" for line in gaps)]
     other_envs = [
-        has_other_env(facts.config, job.config) for job, facts in zip(jobs, each, strict=True)
+        has_other_env(facts.config, job.config) for job, facts in zip(run.jobs, each, strict=True)
     ]
-    starts = [own.start for own in members.jobs]
+    starts = [own.start for own in run.members.jobs]
     together = dataclasses.replace(
         each[0],
         slots=[start + i for start, facts in zip(starts, each, strict=True) for i in facts.slots],
@@ -137,7 +125,7 @@ def _read_facts(
     )
     positions = [facts.positions for facts in each]
     nums = {facts.config["arch"]["total_num_envs"] for facts in each}
-    other_num = nums != {jobs[0].config.arch.total_num_envs}
+    other_num = nums != {run.config.arch.total_num_envs}
     return Resumed(found, together, positions, lines, any(other_envs), other_num)
 
 
@@ -198,13 +186,6 @@ def _misfits(
             )
 
 
-def load_members(resumed: Resumed, members: Members, selection: Selection) -> None:
-    """Restore the facts of members and their hyperparameters from a checkpoint."""
-    for i, facts in enumerate(resumed.facts.members):
-        members[i].facts = MemberFacts(**facts)
-    selection.numbers = resumed.facts.numbers
-
-
 def other_updates(was: tuple[int, int], now: tuple[int, int], where: Path) -> str:
     """Return the line that refuses updates of another number of steps; "": there are as many.
 
@@ -236,7 +217,7 @@ def _is_same(value: Any, before: Any) -> bool:
 def differences(resumed: Resumed, layout: Layout) -> list[str]:
     """Return lines about what changed since the checkpoint was written."""
     facts, lines = resumed.facts, []
-    if facts.shards != layout.shards:
+    if tuple(facts.shards) != layout.shards:
         lines.append(
             "the environments are split over devices x update batches as "
             f"{' x '.join(map(str, layout.shards))}, before as "
@@ -265,28 +246,35 @@ def differences(resumed: Resumed, layout: Layout) -> list[str]:
     return lines
 
 
-def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
+def go_on(run: Run, resumed: Resumed) -> State:
+    """Restore all that a run knows besides its state, and return that as `read_state` does."""
+    facts = resumed.facts
+    for i, member in enumerate(facts.members):
+        run.members[i].facts = MemberFacts(**member)
+    run.selection.numbers = facts.numbers
+    run.progress.resume(facts, resumed.steps, run.layout.plan)
+    run.layout = run.layout.narrow(facts.slots)
+    return read_state(run, resumed)
+
+
+def read_state(run: Run, resumed: Resumed) -> State:
     """Read the state of all members, `[P, ...]`; `CheckpointError` if arrays do not fit.
 
     If the environment or the number of environments changed, `acting` is None. The checkpoint lacks
     the hyperparameters of a new schedule, which come from the settings, and its metrics, which are
     zero between two blocks.
     """
+    layout, configs = run.layout, run.configs
     shards, update_batches = resumed.facts.shards
     plan = dataclasses.replace(
         layout.plan, devices_per_member=shards, update_batch_size=update_batches
     )
-    total_num_envs = members[0].config.arch.total_num_envs
-    system = dataclasses.replace(
-        layout.system, num_envs=total_num_envs // (shards * update_batches)
-    )
-    configs = members.configs(layout.slots)
+    num_envs = run.config.arch.total_num_envs // (shards * update_batches)
+    system = dataclasses.replace(layout.system, num_envs=num_envs)
 
     def begin() -> tuple[LearnerState, Policy, Metrics, Metrics | None]:
         state = build.begin(system, configs, plan)
-        total = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (len(configs), *x.shape)), zero_metrics(system)
-        )
+        total = devices.repeated(zero_metrics(system), len(configs))
         return state, state.agent.policy, total, total if resumed.facts.every else None
 
     arrays = checkpoint.concatenate(resumed.found)
@@ -301,7 +289,7 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
     try:
         return State(*checkpoint.unflatten((learner, *others), {**absent, **arrays}))
     except CheckpointError as error:
-        if not members[0].config.resume_allow:
+        if not run.config.resume_allow:
             raise
         raise ConfigError(
             f"resume={resumed.found[0].path.parents[1]}: changes the shape of what is stored "
@@ -310,25 +298,22 @@ def read_state(resumed: Resumed, layout: Layout, members: Members) -> State:
         ) from error
 
 
-def place_state(
-    state: State, resumed: Resumed, layout: Layout, members: Members, selection: Selection
-) -> State:
+def place_state(state: State, resumed: Resumed, run: Run) -> State:
     """Place a state that was read on devices, with the current hyperparameters."""
-    learner = state.learner
-    numbers = build.stacked_hyperparameters(members.configs(layout.slots), layout.plan)
+    learner, layout, configs = state.learner, run.layout, run.configs
+    numbers = build.stacked_hyperparameters(configs, layout.plan)
     before = learner.agent.hyperparameters
-    kept = {name: getattr(before, name) for name in selection.selected()}
+    kept = {name: getattr(before, name) for name in run.selection.selected()}
     agent = dataclasses.replace(learner.agent, hyperparameters=numbers.replace(**kept))
     acting = learner.acting
     if acting is None:  # other environments, or another number of them
-        configs, system = members.configs(layout.slots), layout.system
-        env = begun_at(system.env, resumed.steps / layout.plan.total_steps)
-        system = dataclasses.replace(system, env=env)
+        env = begun_at(layout.system.env, resumed.steps / layout.plan.total_steps)
+        system = dataclasses.replace(layout.system, env=env)
         acting = build.begin(system, configs, layout.plan, steps=resumed.steps).acting
-    elif resumed.facts.shards != layout.shards:
+    elif tuple(resumed.facts.shards) != layout.shards:
         acting = reshard(acting, layout.shards)
     # Of the block before the last train event; none yet if `logger.every` is new
-    earlier = layout.no_earlier(members[0].config)
+    earlier = layout.no_earlier(run.config)
     if earlier is not None and state.earlier is not None:
         earlier = layout.place_agents(state.earlier)
     return State(

@@ -11,13 +11,13 @@ import numpy as np
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.messages import brief
 from jaxppo.config.schema import Config
-from jaxppo.ops.statistics import init_statistics
+from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.store import policies
 from jaxppo.runtime.store.checkpoint import CheckpointError
 from jaxppo.runtime.store.directories import check_tree
 from jaxppo.runtime.store.facts import RunFacts
-from jaxppo.types import LearnerState, PyTree, System, zeros
+from jaxppo.types import LearnerState, PyTree, System
 
 STATISTICS = "obs_statistics"  # a part beside those of the parameters
 
@@ -28,9 +28,8 @@ def check(config: Config, system: System) -> None:
         name = "init_parts" if config.init_parts else "init_which"
         raise ConfigError(f"{name}: is read with init_from=DIR; add it, or leave this out")
     if config.init_from is not None and config.resume is None:
-        shapes = jax.eval_shape(system.algorithm.init, jax.eval_shape(jax.random.key, 0))
-        example = jax.eval_shape(lambda: init_statistics(zeros(system.env.observation_space)))
-        read_parts(config, shapes, example)
+        policy = build.policy_shapes(config, system)
+        read_parts(config, policy.params, policy.obs_statistics)
 
 
 def read_parts(config: Config, params: dict[str, PyTree], statistics: PyTree) -> dict[str, PyTree]:

@@ -1,53 +1,39 @@
-"""Compile what an actor runs on its device, and make the actor."""
+"""Compile what an actor runs on its device."""
 
+import contextlib
 import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxppo.algorithms import stepwise
 from jaxppo.algorithms.acting import zero_steps
-from jaxppo.config.plan import Plan
 from jaxppo.config.schema import Config
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
-from jaxppo.runtime.simulated.actors import Actor, ActorPrograms
+from jaxppo.runtime.simulated.actors import ActorPrograms
 from jaxppo.types import LearnerState, PyTree, System, zeros
-
-
-def make_actor(system: System, plan: Plan, programs: ActorPrograms, seeds: np.ndarray) -> Actor:
-    """Make an actor in this process; `seeds` are of its environments, `[D, P, U, B]`."""
-    shape = plan.num_devices, plan.members_per_device, plan.update_batch_size, seeds.shape[3]
-    return Actor(system.env, shape, system.rollout_length, programs, seeds)
 
 
 def compile_actor(
     system: System, config: Config, state: LearnerState, number: int
 ) -> tuple[ActorPrograms, float]:
     """Compile the programs of an actor; return them and the seconds that it took."""
-    if config.arch.act_on == "cpu":
-        with devices.using([devices.host_cpu()]):
-            return _compile(system, config, state, number)
-    return _compile(system, config, state, number)
-
-
-def _compile(
-    system: System, config: Config, state: LearnerState, number: int
-) -> tuple[ActorPrograms, float]:
-    each = part_of(system, config)
-    rollout = rollout_shapes(each, state)
-    build = partial(compile.compile_program, compiler=config.arch.compiler)
-    policy = jax.eval_shape(partial(stepwise.prepared, system), state.agent.policy)
-    memory = rollout.memory
-    step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
-    init = build(partial(stepwise.init_actors, each), policy, state.acting.key)
-    chosen = number if config.arch.actors > 1 else None
-    begin = build(partial(stepwise.begin_members, chosen, system), memory)
-    act = partial(stepwise.act_members, each)
-    acting = build(act, policy, memory, rollout.obs, rollout.reset, step, donate=(1,))
-    on = devices.of_run(rollout.reset.shape[0])
+    is_elsewhere = config.arch.act_on == "cpu"
+    with devices.using([devices.host_cpu()]) if is_elsewhere else contextlib.nullcontext():
+        each = part_of(system, config)
+        rollout = rollout_shapes(each, state)
+        build = partial(compile.compile_program, compiler=config.arch.compiler)
+        policy = jax.eval_shape(partial(stepwise.prepared, system), state.agent.policy)
+        memory = rollout.memory
+        step = jax.ShapeDtypeStruct(rollout.reset.shape[:1], jnp.int32)
+        init = build(partial(stepwise.init_actors, each), policy, state.acting.key)
+        chosen = number if config.arch.actors > 1 else None
+        begin = build(partial(stepwise.begin_members, chosen, system), memory)
+        act = partial(stepwise.act_members, each)
+        acting = build(act, policy, memory, rollout.obs, rollout.reset, step, donate=(1,))
+        on = devices.of_run(rollout.reset.shape[0])
     programs = ActorPrograms(init.call, begin.call, acting.call, on)
     return programs, init.seconds + begin.seconds + acting.seconds
 

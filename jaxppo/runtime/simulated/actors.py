@@ -46,14 +46,14 @@ class Actor:
     def __init__(
         self,
         env: Any,  # envs.simulated.Simulated
-        shape: tuple[int, int, int, int],  # D, P, U, B
         rollout_length: int,
         programs: ActorPrograms,
         seeds: np.ndarray,  # [D, P, U, B] int64
     ) -> None:
+        shape: Any = seeds.shape
         self._env, self._shape, self._length = env, shape, rollout_length
         self._programs = programs
-        self.simulators: Any = env.make(int(np.prod(shape)))
+        self.simulators: Any = env.make(seeds.size)
         try:
             self.simulators.reset(np.arange(seeds.size), seeds.reshape(-1))
         except BaseException:
@@ -66,15 +66,15 @@ class Actor:
         self.stopping = False  # another thread asks `collect` to raise `SimulatorError`
         self._place = devices.sharding(programs.devices)
         self._home = devices.sharding(devices.of_run(shape[0]))
-        self._steps = [self._place_step(step) for step in range(rollout_length)]
+        self._steps = [
+            jax.device_put(np.full(shape[0], step, np.int32), self._place)
+            for step in range(rollout_length)
+        ]
 
     @property
     def restarts(self) -> int:
         """Return how many environments were made anew after a fault."""
         return self.simulators.restarts
-
-    def _place_step(self, step: int) -> jax.Array:
-        return jax.device_put(np.full(self._shape[0], step, np.int32), self._place)
 
     def start(self, policy: PyTree, key: jax.Array) -> None:
         """Continue the streams of keys `[D, P, U]`, and the episodes that have begun."""

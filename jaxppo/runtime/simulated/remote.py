@@ -21,8 +21,8 @@ from jaxppo.runtime.programs import build
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.programs.population import members
 from jaxppo.runtime.programs.start import training_shapes
-from jaxppo.runtime.simulated.actor_programs import compile_actor, make_actor
-from jaxppo.runtime.simulated.actors import Timed
+from jaxppo.runtime.simulated.actor_programs import compile_actor
+from jaxppo.runtime.simulated.actors import Actor, Timed
 from jaxppo.simulators.faults import SimulatorError
 from jaxppo.types import PyTree
 
@@ -172,7 +172,7 @@ class _Host:
         layout = Layout(plan, system, tuple(range(len(configs))))
         state, *_ = training_shapes(layout, configs)
         compiled, _ = compile_actor(system, config, state, number)
-        self._actor = make_actor(system, plan, compiled, seeds)
+        self._actor = Actor(system.env, system.rollout_length, compiled, seeds)
 
     def start(self, policy: PyTree, key: Any) -> None:
         self._actor.start(_with_keys(policy), jax.random.wrap_key_data(key))

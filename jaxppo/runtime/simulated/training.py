@@ -1,6 +1,7 @@
 """Programs that train with simulators, in the place of compiled ones."""
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +20,8 @@ from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.simulated import remote
-from jaxppo.runtime.simulated.actor_programs import (
-    compile_actor,
-    make_actor,
-    part_of,
-    rollout_shapes,
-)
-from jaxppo.runtime.simulated.actors import Racing, Threads, Timed, naming
+from jaxppo.runtime.simulated.actor_programs import compile_actor, part_of, rollout_shapes
+from jaxppo.runtime.simulated.actors import Actor, Racing, Threads, Timed, naming
 from jaxppo.types import ActingState, LearnerState
 
 
@@ -50,16 +46,15 @@ class Training:
     ) -> None:
         self._layout, self._seeds = layout, [config.arch.seed for config in configs]
         self._learn, self._explore, self._follow, self._make = learn, explore, follow, make
-        self._num_actors = configs[0].arch.actors or 1
-        self._num_taken = configs[0].arch.rollouts_per_update
-        self._remote = configs[0].arch.actors_on == "ray"
-        self._lag = configs[0].arch.policy_lag
+        arch = configs[0].arch
+        self._num_actors, self._in_threads = arch.actors or 1, arch.actors > 0
+        self._num_taken, self._lag = arch.rollouts_per_update, arch.policy_lag
+        self._remote, self._compiler = arch.actors_on == "ray", arch.compiler
         self._actors: list[Any] = []  # each an Actor or a RemoteActor
         self._threads: Threads | None = None
         self._episodes: list[ActingState] = []  # of each actor, where any may be taken
         self._version = 0
         self._returned: ActingState | None = None
-        self._in_threads = configs[0].arch.actors > 0
         self._details = configs[0].logger.details
         self._timed = _Times()
         self.while_collecting: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -75,7 +70,7 @@ class Training:
             state, total = self._update(state, total)
         return state, total
 
-    def warm_up(self, state: LearnerState, count: int, compiler: str) -> LearnerState:
+    def warm_up(self, state: LearnerState, count: int) -> LearnerState:
         """Run rollouts that only fill the observation statistics."""
         program = None
         for _ in range(count):
@@ -83,7 +78,7 @@ class Training:
             given = state, tuple(each.rollout for each in collected)
             if program is None:
                 fill = partial(stepwise.warm_up_members, self._layout.system)
-                program = compile.compile_program(fill, *given, compiler=compiler).call
+                program = compile.compile_program(fill, *given, compiler=self._compiler).call
             state = program(*given)
             self._advance(state)
         return state
@@ -181,31 +176,23 @@ class Training:
         """Make all actors, which start episodes."""
         self.close()
         self._timed = _Times()
-        system, plan = self._layout.system, self._layout.plan
-        shape = plan.num_devices, plan.members_per_device, plan.update_batch_size
-        each = system.num_envs // self._num_taken
+        each = self._layout.system.num_envs // self._num_taken
         update = int(np.asarray(devices.first(state.agent.update)).max())
-        seeds = self._draw_seeds((*shape, each * self._num_actors), update)
+        seeds = self._draw_seeds(each * self._num_actors, update)
         if self._remote:
             remote.connect(self._num_actors)
         for number in range(self._num_actors):
             part = seeds[..., number * each : (number + 1) * each]
             with naming(number, self._num_actors):
                 self._actors.append(self._make(number, part))
-        policy = self._policy(state)
-        for actor in self._actors:
-            actor.start(policy, state.acting.key)
 
-    def _draw_seeds(self, shape: tuple[int, int, int, int], update: int) -> np.ndarray:
+    def _draw_seeds(self, num_envs: int, update: int) -> np.ndarray:
         """Return seeds `[D, P, U, B]` of environments, other ones after each resume."""
-        members = np.asarray(self._seeds)
-        shards = self._layout.plan.devices_per_member
-        grid = (len(members), shards, shape[2], shape[3])
-        rows = [env_seeds(int(seed), update, int(np.prod(grid[1:]))) for seed in members]
-        found = np.stack(rows).reshape(grid)  # [P, D, U, B]
-        if self._layout.plan.shards_members:
-            return found[:, 0].reshape(shape)
-        return found.swapaxes(0, 1)
+        plan = self._layout.plan
+        shape = plan.devices_per_member, plan.update_batch_size, num_envs
+        rows = [env_seeds(seed, update, math.prod(shape)).reshape(shape) for seed in self._seeds]
+        seeds: np.ndarray = self._layout.arrange_split(np.stack(rows))
+        return seeds
 
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
@@ -221,7 +208,7 @@ class Training:
         timed = self._timed
         return {
             **{"act": timed.acting, "environment": timed.stepping, "learn": timed.learning},
-            **{"actors wait": timed.waiting, "learner waits": timed.starved},
+            **{"actors wait": sum(timed.actor_waits), "learner waits": sum(timed.learner_waits)},
         }
 
     def close(self) -> None:
@@ -257,9 +244,7 @@ class _Times:
     began: float = dataclasses.field(default_factory=time.perf_counter)
     acting: float = 0.0
     stepping: float = 0.0
-    waiting: float = 0.0
     learning: float = 0.0
-    starved: float = 0.0  # learner
     discarded: int = 0  # rollouts that were too old
     lags: list[int] = dataclasses.field(default_factory=list)
     actor_waits: list[float] = dataclasses.field(default_factory=list)  # of each rollout
@@ -268,8 +253,6 @@ class _Times:
     def add(self, collected: Sequence[Timed], version: int, waited: float) -> None:
         self.acting += sum(c.acting_seconds for c in collected)
         self.stepping += sum(c.stepping_seconds for c in collected)
-        self.waiting += sum(c.waiting_seconds for c in collected)
-        self.starved += waited
         self.lags += [version - c.version for c in collected]
         self.actor_waits += [c.waiting_seconds for c in collected]
         self.learner_waits.append(waited)
@@ -285,16 +268,17 @@ class _Times:
     def report(self, *, in_threads: bool) -> dict[str, float]:
         """Return shares of the time, each of all actors or of the learner."""
         total = max(time.perf_counter() - self.began, 1e-9)
-        own = self.acting + self.stepping + self.waiting
+        waiting = sum(self.actor_waits)
+        own = self.acting + self.stepping + waiting
         of_actors = max(own, 1e-9) if in_threads else total  # threads run ahead
         return {
             "policy_lag": float(np.mean(self.lags)) if self.lags else 0.0,
             "policy_lag_max": float(max(self.lags, default=0)),
             "acting_share": self.acting / of_actors,
             "stepping_share": self.stepping / of_actors,
-            "actor_idle_share": self.waiting / of_actors,
+            "actor_idle_share": waiting / of_actors,
             "learning_share": self.learning / total,
-            "learner_idle_share": self.starved / total,
+            "learner_idle_share": sum(self.learner_waits) / total,
         }
 
 
@@ -328,7 +312,7 @@ def compile_training(
 
     def make(number: int, seeds: np.ndarray) -> Any:
         if here:
-            return make_actor(system, plan, found[number][0], seeds)
+            return Actor(system.env, system.rollout_length, found[number][0], seeds)
         return remote.RemoteActor(config, plan, number, seeds)
 
     return dataclasses.replace(

@@ -31,10 +31,10 @@ class JsonLines:
 
     def write(self, event: Event) -> None:
         """Append a line, complete on disk before the next event."""
-        event, logged = _finite(event), LOGGED
+        event = _finite(event)
         if event.get("new_environment"):  # without the console's lines and this machine's paths
             event = {name: event[name] for name in ("event", "steps", "new_environment")}
-        if event["event"] in logged or event.get("new_environment"):
+        if event["event"] in LOGGED or event.get("new_environment"):
             self._append((json.dumps(event, allow_nan=False) + "\n").encode())
         elif event["event"] == "end":
             text = json.dumps(event, indent=2, allow_nan=False) + "\n"

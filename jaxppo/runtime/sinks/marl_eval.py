@@ -27,19 +27,12 @@ class MarlEval(Recorder):
     def __init__(self, run_dir: Path, past: Sequence[Event] = ()) -> None:
         super().__init__(list(past))
         self._path = run_dir / MARL_EVAL
-        self._start: Event = {}
-
-    def write(self, event: Event) -> None:
-        """Keep the event."""
-        if event["event"] == "start":
-            self._start = event
-        super().write(event)
 
     def close(self) -> None:
         """Write the file atomically, if there were evaluations."""
         runs = layout(of_environment(self.events))
-        if runs and self._start:
-            start = self._start
+        start = next((event for event in self.events if event["event"] == "start"), None)
+        if runs and start is not None:
             save(self._path, {start["suite"]: {start["environment"]: {start["algorithm"]: runs}}})
 
 

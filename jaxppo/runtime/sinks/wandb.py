@@ -21,30 +21,20 @@ class WandB:
     """Logs numbers against environment steps; wandb/ has its files and the id of the W&B run."""
 
     def __init__(self, config: LoggerConfig, run_dir: Path, scope: Scope) -> None:
-        import wandb
-
         kept, self._run_dir = run_dir / ID, run_dir
         kept.parent.mkdir(exist_ok=True)
         is_new = not kept.exists()
         if is_new:
             kept.write_text(f"{_new_id(scope)}\n", "utf-8")
-        try:
-            self._run = wandb.init(
-                project=config.wandb_project,
-                entity=config.wandb_entity,
-                group=config.wandb_group or scope.group,
-                tags=config.wandb_tags,
-                mode=config.wandb_mode,
-                name=(scope.name or None) if is_new else None,
-                config=scope.settings,
-                dir=run_dir,
-                id=kept.read_text("utf-8").strip(),
-                resume="allow",
-                reinit="create_new",  # besides the W&B runs of other members
-                settings={"console": "off", "silent": True},
-            )
-        finally:
-            _remove_links_outside(kept.parent)
+        self._run = _join(
+            config,
+            run_dir,
+            group=config.wandb_group or scope.group,
+            tags=config.wandb_tags,
+            name=(scope.name or None) if is_new else None,
+            config=scope.settings,
+            reinit="create_new",  # besides the W&B runs of other members
+        )
         self._status = "ended early"
 
     def write(self, event: Event) -> None:
@@ -75,22 +65,11 @@ class WandB:
 def send_films(config: LoggerConfig, run_dir: Path, files: Sequence[Path]) -> None:
     """Send films and pictures to the W&B run of a run; `ConfigError` if it has none."""
     check_is_logged(run_dir)
-    import wandb
-
-    run = wandb.init(
-        project=config.wandb_project,
-        entity=config.wandb_entity,
-        mode=config.wandb_mode,
-        dir=run_dir,
-        id=(run_dir / ID).read_text("utf-8").strip(),
-        resume="allow",
-        settings={"console": "off", "silent": True},
-    )
+    run = _join(config, run_dir)
     try:
         _send(run, files)
     finally:
         run.finish()
-        _remove_links_outside(run_dir / "wandb")
 
 
 def check_is_logged(run_dir: Path) -> None:
@@ -102,6 +81,25 @@ def check_is_logged(run_dir: Path) -> None:
             f"wandb=true: {run_dir} has no W&B run ({ID}); train with logger.wandb=true, or leave "
             "it out"
         )
+
+
+def _join(logger: LoggerConfig, run_dir: Path, **given: Any) -> Any:
+    """Begin or continue the W&B run whose id is in wandb/."""
+    import wandb
+
+    try:
+        return wandb.init(
+            project=logger.wandb_project,
+            entity=logger.wandb_entity,
+            mode=logger.wandb_mode,
+            dir=run_dir,
+            id=(run_dir / ID).read_text("utf-8").strip(),
+            resume="allow",
+            settings={"console": "off", "silent": True},
+            **given,
+        )
+    finally:
+        _remove_links_outside(run_dir / "wandb")
 
 
 def _send(run: Any, files: Sequence[Path]) -> None:

@@ -115,6 +115,7 @@ class Writer:
         self._scores: dict[int, float | None] = {}
         self._pinned: set[int] = set()
         self._pending: Future[None] | None = None
+        self._num_saved, self._begun = 0, time.perf_counter()  # the last save, or this writer
         self.seconds = 0.0  # spent on writing
         for path in self.folder.glob("*"):
             if path.suffix in (_BEGUN, _DROPPED):
@@ -129,6 +130,7 @@ class Writer:
     def save(self, steps: int, tree: PyTree, facts: dict[str, Any], score: float | None) -> None:
         """Start to write NumPy arrays; raise errors of the checkpoint before, as `wait` does."""
         self.wait()
+        self._num_saved, self._begun = self._num_saved + 1, time.perf_counter()
         self._pending = self._threads.submit(self._save, steps, flatten(tree), facts, score)
 
     def wait(self) -> None:
@@ -136,6 +138,16 @@ class Writer:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+
+    @property
+    def waited(self) -> float:
+        """Return the seconds since the last save began; before the first, since the start."""
+        return time.perf_counter() - self._begun
+
+    @property
+    def seconds_each(self) -> float:
+        """Return the mean seconds of a save; before the first, a guess."""
+        return self.seconds / self._num_saved if self._num_saved else 0.1
 
     @property
     def is_writing(self) -> bool:

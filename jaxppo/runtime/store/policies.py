@@ -97,7 +97,7 @@ def read(found: Checkpoint, shapes: Any, num: int, which: str | int, where: str 
     the checkpoint has other shapes.
     """
     several = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), shapes)
-    # Paths in what `saving.Saver` stores: (learner, best, total, earlier)
+    # Paths in what `saving.snapshot` stores: (learner, best, total, earlier)
     prefix = "[1]" if which == "best" else "[0].agent.policy"
     return checkpoint.unflatten(several, found.arrays, prefix + where)
 

@@ -39,8 +39,10 @@ class Progress:
     steps: int = 0  # per member
     speeds: list[float] = dataclasses.field(default_factory=list)  # of each block, steps/s
     compile_seconds: float = 0.0
+    pace: Pace = dataclasses.field(default_factory=Pace)
     started: float = dataclasses.field(default_factory=time.perf_counter)
     ended: float | None = None
+    marked: tuple[int, float] = (0, 0.0)  # steps and clock when the block or a part of it began
 
     def resume(self, facts: RunFacts, steps: int, plan: Plan) -> None:
         """Continue from a checkpoint."""
@@ -81,6 +83,16 @@ class Progress:
     def end_block(self) -> None:
         """Count the block."""
         self.block, self.updates = self.block + 1, 0
+
+    def mark(self) -> None:
+        """Begin a block, or its next part, which ends with a train event."""
+        self.marked = self.steps, time.perf_counter()
+
+    @property
+    def speed(self) -> float:
+        """Return the environment steps per second since `mark`."""
+        steps, seconds = self.marked
+        return (self.steps - steps) / (time.perf_counter() - seconds)
 
     @property
     def median_speed(self) -> float | None:
