@@ -173,11 +173,3 @@ class NoTime(Clock):
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         return jnp.zeros(2), state, 0.0, False, {}
-
-
-class SpaceProperty(Clock):
-    """Has a property where gymnax has a method."""
-
-    @property
-    def action_space(self) -> Any:  # type: ignore[override]
-        return spaces.Discrete(2)

@@ -1,5 +1,6 @@
 """Builders that tests share."""
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -12,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 from killing import kill  # noqa: F401  a fixture
 from programs import share_programs  # noqa: F401  a fixture
 
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
 from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import FORMS, forms
+from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build as building
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
@@ -164,6 +168,21 @@ def small() -> Any:
         return alone(built, state)
 
     return make
+
+
+def close(one: Any, other: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
+    """Assert that the leaves of two trees are equal, or so near; those of keys by their data."""
+    for (path, x), y in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        x, y, name = devices.data(x), devices.data(y), jax.tree_util.keystr(path)
+        np.testing.assert_allclose(x, y, rtol, atol, err_msg=name)
+
+
+@contextlib.contextmanager
+def refused(words: str, error: type[Exception] = ConfigError) -> Iterator[None]:
+    """Expect an error of one line in which the regular expression is found."""
+    with pytest.raises(error, match=words) as caught:
+        yield
+    assert "\n" not in str(caught.value)
 
 
 def products_by_type(function: Callable[..., Any], *args: Any) -> dict[str, int]:

@@ -17,18 +17,15 @@ from jaxppo.runtime.store import checkpoint
 
 QUIET = {"console": False, "plot": False}
 
-
 EACH_TIME = {"share": 1.0}
 
 
 ON = dict.fromkeys(("normalize_observations", "normalize_values", "normalize_rewards"), True)
 
-
 MEMORY = {**NETWORK, "actor_memory": {"_target_": f"{LAYERS}.memory.Recurrent", "size": 4}}
 
 
 BOUNDS = {"actor_lr": [1e-4, 1e-2], "clip_eps": [0.1, 0.3]}
-
 
 RANDOMIZED = {
     "target": "envs.Shown",
@@ -36,7 +33,6 @@ RANDOMIZED = {
     "randomize_per": "environment",
     "curriculum": {"weight": {"start": 1, "end": [2, 3], "share": 0.7}},
 }
-
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "one": {},
