@@ -373,13 +373,6 @@ def tanh_normal_entropy(loc: float, scale: float, low: float, high: float) -> fl
     )
 
 
-def beta_log_prob(x: float, alpha: float, beta: float, low: float, high: float) -> float:
-    """Of a = low + (high - low) x."""
-    log_beta = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
-    powers = (alpha - 1.0) * math.log(x) + (beta - 1.0) * math.log(1.0 - x)
-    return powers - log_beta - math.log(high - low)
-
-
 def histogram(target: float, low: float, high: float, num_atoms: int, sigma: float) -> Array:
     """The target's share of each bin around an atom, `[K]`; sigma in bins, 0 for two atoms."""
     width = (high - low) / (num_atoms - 1)

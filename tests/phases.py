@@ -119,12 +119,16 @@ def given(state: LearnerState, **changes: float) -> LearnerState:
     return dataclasses.replace(state, agent=with_hyperparameters(state.agent, **numbers))
 
 
+def noise_like(tree: Any, rng: Any = 0) -> Any:
+    """Normal numbers in the form of a tree, by a generator or of a seed."""
+    draw = np.random.default_rng(rng).normal
+    return jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), tree)
+
+
 def moved(agent: AgentState) -> AgentState:
     """The agent with other parameters, so that everything it sees matters."""
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda x: x + jnp.asarray(0.2 * rng.normal(size=x.shape), x.dtype), agent.policy.params
-    )
+    params = agent.policy.params
+    params = jax.tree.map(lambda x, noise: x + 0.2 * noise, params, noise_like(params))
     return dataclasses.replace(agent, policy=dataclasses.replace(agent.policy, params=params))
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import small_config
+from conftest import refused, small_config
 from hydra.core.global_hydra import GlobalHydra
 from phases import flat
 from reinforce import Reinforce
 
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
 from jaxppo.deploy.export import Export
 from jaxppo.deploy.policy import load
@@ -197,6 +196,5 @@ class LossOfEach(Reinforce):
 def test_an_algorithm_that_breaks_its_contract_is_named(algorithm: type, words: str) -> None:
     path = f"system.algorithm=test_algorithms.{algorithm.__name__}"
     config = small_config(system__algorithm=path.partition("=")[2])
-    with pytest.raises(ConfigError, match=f"^{re.escape(path)}: {words}") as error:
+    with refused(f"^{re.escape(path)}: {words}"):
         prepare(config)
-    assert "\n" not in str(error.value)
