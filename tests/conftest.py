@@ -178,7 +178,7 @@ def close(one: Any, other: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
 
 
 @contextlib.contextmanager
-def refused(words: str, error: type[Exception] = ConfigError) -> Iterator[None]:
+def refused(words: str, error: Any = ConfigError) -> Iterator[None]:
     """Expect an error of one line in which the regular expression is found."""
     with pytest.raises(error, match=words) as caught:
         yield

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 import own_games
 import pytest
-from conftest import LAYERS, MLP, NETWORK, small_config
+from conftest import LAYERS, MLP, NETWORK, refused, small_config
 from gymnax.environments.classic_control.cartpole import CartPole
 from PIL import Image
 from runs import fresh
@@ -162,11 +163,8 @@ def test_frame_comes_before_everything_else() -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(name: str, word: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(f"{re.escape(name)}.*{re.escape(word)}"):
         draw(name, time=3)
-    assert "\n" not in str(caught.value)
-    assert name in str(caught.value)
-    assert word in str(caught.value)
 
 
 def test_render_of_gymnax_is_used_without_a_display() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from conftest import NETWORK, small_config
+from conftest import NETWORK, close, small_config
 from runs import EACH_TIME, MEMORY, QUIET
 
 from jaxppo.algorithms.evaluation import evaluate
@@ -58,7 +58,7 @@ def test_policies_of_a_pool_and_of_another_run_are_rated(
     assert [each.steps for each in pool] == [0, 12 * 32 * 16, 24 * 32 * 16]
     for each in pool[1:]:  # which checkpoints hold too
         (own,) = tournament.entrants(f"{first}@{each.steps}", TRUST)
-        jax.tree.map(np.testing.assert_array_equal, each.policy.params, own.policy.params)
+        close(each.policy.params, own.policy.params)
     found = play(first, other, f"{first}@{pool[1].steps}")
     assert len(traces) == 1  # one program for all pairs
     rows, results = found["policies"], np.asarray(found["results"])

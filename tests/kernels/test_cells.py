@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import small_config
+from conftest import close, refused, small_config
 
 from jaxppo import envs
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.extras.chips import targets
 from jaxppo.kernels import cells
@@ -146,13 +145,12 @@ def test_memories_have_kernels_where_they_are_asked_for(name: str) -> None:
         text = str(jax.make_jaxpr(apply)(params))
         assert text.count("pallas_call[") == (1 if fused else 0)
         found.append(apply(params))
-    for one, other in zip(found[0], found[1], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [{"size": 129}, {"cell": "mgu"}])
 def test_memories_without_a_kernel_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^arch\.fused=true: .* leave"):
+    with refused(r"^arch\.fused=true: .* leave"):
         network_of(True, **changes)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import MLP, alone, build, small_config
+from conftest import MLP, alone, build, close, small_config
 
 from jaxppo.algorithms import spine
 from jaxppo.algorithms.axes import vmap_members
@@ -196,9 +196,8 @@ def test_only_small_arrays_of_32_bits_or_booleans_are_packed() -> None:
     assert words.size == 2 + 2 + 0 + 1
     assert [x.size for x in others] == [300, 4, 1]
     again = packing_of.unpack((words, others))
-    for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(again), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(devices.data(one), devices.data(other))
+    close(tree, again)
+    assert [x.dtype for x in jax.tree.leaves(tree)] == [x.dtype for x in jax.tree.leaves(again)]
     assert np.signbit(again["nan"][0, 1])
 
 
@@ -256,10 +255,8 @@ def test_training_with_the_forms_of_a_gpu_is_the_same(
         states = jax.vmap(of_key)(jax.random.split(state.acting.key))
         states, _ = update(states)
         states, metrics = update(states)
-        found.append(jax.tree.leaves((states.agent.policy.params, metrics)))
-    assert len(found[0]) > 20
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
+        found.append((states.agent.policy.params, metrics))
+    close(*found, rtol=2e-3, atol=2e-5)
 
 
 @pytest.mark.long
@@ -318,7 +315,7 @@ def test_a_long_scan_may_take_two_unroll(monkeypatch: pytest.MonkeyPatch) -> Non
         (scan,) = (x for x in jaxpr.jaxpr.eqns if x.primitive.name == "scan")
         assert scan.params["unroll"] == steps
         found, expected = packing.scan(step, *given), jax.lax.scan(step, *given)
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        close(found, expected)
 
 
 def test_the_bound_of_packing_counts_the_arrays_of_all_members() -> None:
