@@ -611,11 +611,9 @@ def test_a_whole_run_refuses_a_number_that_breaks_its_rule() -> None:
     jax.eval_shape(whole, jax.random.key(0), right)
 
 
-def test_each_setting_has_one_keyword_with_a_type() -> None:
+def test_each_setting_has_one_keyword() -> None:
     known = keywords()
     assert len(set(known.values())) == len(known)
-    stub = Path(jaxppo.__file__).with_name("config") / "keywords.pyi"
-    assert set(known) == set(re.findall(r"^    (\w+): ", stub.read_text(), re.MULTILINE))
     assert set(known_keys()) <= set(known.values())
 
 

@@ -1,10 +1,8 @@
 """The forms of a computation follow the platform that it is compiled for."""
 
-import ast
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -27,8 +25,6 @@ from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.types import LearnerState
-
-PACKAGE = Path(__file__).resolve().parents[2] / "jaxppo"
 
 
 def gradient(kernel: jax.Array) -> jax.Array:
@@ -269,16 +265,6 @@ def test_update_batches_are_traced_with_the_forms_of_a_gpu(monkeypatch: pytest.M
     total = Layout(planned, built, (0,)).no_metrics()
     train = devices.parallel(partial(vmap_members(train_block, shared=1), built), 1)
     jax.eval_shape(train, state, total, jnp.ones(1, jnp.int32))
-
-
-def test_the_machine_is_asked_in_one_place() -> None:
-    asking = [
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == "default_backend"
-    ]
-    assert asking == ["kernels/platforms.py"]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])

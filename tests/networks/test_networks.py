@@ -902,29 +902,15 @@ def test_critic_heads_of_discrete_actions_value_each(make: Any) -> None:
         np.testing.assert_allclose(estimate.mean()[..., number], alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_products_are_summed_in_float32_and_so_are_their_gradients(dtype: str) -> None:
-    keys = jax.random.split(jax.random.key(0), 3)
-    x, kernel, cotangent = (
-        jax.random.normal(key, shape)
-        for key, shape in zip(keys, [(2, 300, 40), (40, 30), (2, 300, 30)], strict=True)
-    )
-    y, back = jax.vjp(products.product_of(jnp.dtype(dtype)), x, kernel)
-    factors = [np.asarray(a.astype(dtype), np.float64) for a in (x, kernel, cotangent)]
-    expected = factors[0] @ factors[1]
-    of_x = factors[2] @ factors[1].T
-    of_kernel = np.einsum("abf,abg->fg", factors[0], factors[2])
-    assert y.dtype == jnp.float32
-    for found, wanted in zip((y, *back(cotangent)), (expected, of_x, of_kernel), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize("inputs, outputs, dtype", [(40, 30, "bfloat16"), (30, 40, "float32")])
 def test_products_of_members_and_transposed_results(inputs: int, outputs: int, dtype: str) -> None:
-    """XLA compiles some bfloat16 products with transposed results, which it then cannot run."""
+    """They are summed in float32, and so are their gradients.
+
+    XLA compiles some bfloat16 products with transposed results, which it then cannot run.
+    """
     keys = jax.random.split(jax.random.key(0), 3)
     shapes = (2, 3, 100, inputs), (2, inputs, outputs), (2, 3, 100, outputs)
-    given = [jax.random.normal(*each).astype(dtype) for each in zip(keys, shapes, strict=True)]
+    given = [jax.random.normal(*each) for each in zip(keys, shapes, strict=True)]
 
     @jax.jit
     @jax.vmap
@@ -933,13 +919,13 @@ def test_products_of_members_and_transposed_results(inputs: int, outputs: int, d
         of_x, of_kernel = back(cotangent)
         return y, y.T, of_x, of_x.T, of_kernel, of_kernel.T
 
-    x, kernel, cotangent = (np.asarray(each, np.float64) for each in given)
+    x, kernel, cotangent = (np.asarray(each.astype(dtype), np.float64) for each in given)
     expected = (
         np.einsum("mabf,mfg->mabg", x, kernel),
         np.einsum("mabg,mfg->mabf", cotangent, kernel),
         np.einsum("mabf,mabg->mfg", x, cotangent),
     )
-    found = results(*(each.astype(jnp.float32) for each in given))
+    found = results(*given)
     for actual, transposed, wanted in zip(found[::2], found[1::2], expected, strict=True):
         assert actual.dtype == jnp.float32
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-4)
