@@ -14,7 +14,7 @@ import pytest
 import worlds
 from conftest import alone, build, close, refused, small_config
 from phases import add_targets, collect_with_keys, compiled
-from runs import MEMORY, QUIET, assert_equal, pqn
+from runs import MEMORY, QUIET, assert_equal, fresh, pqn
 
 import jaxppo
 from jaxppo.algorithms import report
@@ -220,16 +220,15 @@ def test_evaluation_counts_worlds() -> None:
     config = of_world(
         "Leaving", arch__num_eval_episodes=7, env={"metrics": ["there:sum", "time"]}, logger=QUIET
     )
-    trained = jaxppo.train(config)
-    system, policy = trained.policy.system, trained.policy.policy
-    sampled = dataclasses.replace(system, evaluation_greedy=False)
+    made = fresh(config)
+    sampled = dataclasses.replace(made.system, evaluation_greedy=False)
     keys = jax.random.split(jax.random.key(1), 9)
-    found = jax.jit(functools.partial(evaluate, sampled))(policy, keys)
-    alone_ = jax.jit(functools.partial(evaluate, sampled))(policy, keys[4:5])
+    play = jax.jit(functools.partial(evaluate, sampled))
+    found, turned = play(made.policy, keys), play(made.policy, keys[::-1])
     assert found.returns.shape == (9,)
     np.testing.assert_allclose(found.metrics["team_return"], 3 * found.returns, rtol=1e-6)
     np.testing.assert_array_equal(found.metrics["time"], found.lengths)
-    close(jax.tree.map(lambda x: x[4:5], found), alone_, rtol=1e-6)
+    close(jax.tree.map(lambda x: x[::-1], found), turned, rtol=1e-6)
     # The reward is the number of agents that are there, and each of them gets it
     assert (found.metrics["team_return"] >= found.metrics["there"]).all()
     assert found.finished.all()

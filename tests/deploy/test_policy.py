@@ -125,18 +125,18 @@ def test_winners_of_halving_can_be_loaded(tmp_path: Path) -> None:
     np.testing.assert_allclose(policy.evaluate(50).returns.mean(), score, rtol=1e-5)
 
 
-def test_which_policy(several: Path) -> None:
+def test_which_policy(alone: Path) -> None:
     """The best by evaluation, the latest, and any that stayed."""
-    latest, _ = checkpoint.newest(several)
+    latest, _ = checkpoint.newest(alone)
     assert latest is not None
-    best = load(several, seed=42)
+    best = load(alone)
     assert best.steps == latest.facts["members"][0]["best"]["steps"]
-    assert load(several, "latest").steps == latest.steps
-    stored = checkpoint.steps_in(several / "checkpoints")
+    assert load(alone, "latest").steps == latest.steps
+    stored = checkpoint.steps_in(alone / "checkpoints")
     for steps in {stored[0], best.steps}:
-        policy = load(several, steps, seed=42)
+        policy = load(alone, steps)
         assert policy.steps == steps
-        found = checkpoint.read(checkpoint.path_of(several, steps))
+        found = checkpoint.read(checkpoint.path_of(alone, steps))
         for path, leaf in jax.tree.leaves_with_path(policy.policy.params):
             name = f"[0].agent.policy.params{jax.tree_util.keystr(path)}"
             np.testing.assert_array_equal(leaf, found.arrays[name][0])
@@ -193,6 +193,7 @@ def test_acting_holds_under_jit_and_vmap_and_reads_statistics(alone: Path) -> No
     assert not np.allclose(dataclasses.replace(policy, policy=other).act(obs)[0], actions)
 
 
+@pytest.mark.long
 def test_another_environment_of_the_same_kind(several: Path) -> None:
     shorter = load(several, env={"params": {"max_steps_in_episode": 2}})
     assert shorter.evaluate(5).lengths.max() == 2
