@@ -14,6 +14,7 @@ from conftest import alone, build, small_config
 from jaxppo.algorithms import acting, memory, ppo_data, report, spine
 from jaxppo.algorithms.gradient_steps import gradient_step, make_step
 from jaxppo.algorithms.metrics import over_axes
+from jaxppo.config.schema import Config
 from jaxppo.kernels import random_bits
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import BATCH_AXIS
@@ -141,6 +142,19 @@ def acted(phases: Any, state: LearnerState) -> tuple[LearnerState, LearnerState,
     agent = phases.update_obs_statistics(moved(state.agent), rollout)
     before = dataclasses.replace(state, agent=agent)
     return before, *collect(phases, before)
+
+
+def two_members(config: Config) -> Any:
+    """Parameters and metrics after two updates of two members."""
+    system, state = alone(*build(config)[:2])
+    update = jax.jit(jax.vmap(partial(spine.update, system)))
+
+    def of_key(key: jax.Array) -> LearnerState:
+        return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
+
+    states, _ = update(jax.vmap(of_key)(jax.random.split(state.acting.key)))
+    states, metrics = update(states)
+    return states.agent.policy.params, metrics
 
 
 @functools.cache

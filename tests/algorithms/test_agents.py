@@ -14,14 +14,13 @@ import pytest
 import worlds
 from conftest import alone, build, close, refused, small_config
 from phases import add_targets, collect_with_keys, compiled
-from runs import MEMORY, QUIET, assert_equal, fresh, pqn
+from runs import MEMORY, QUIET, fresh, pqn
 
 import jaxppo
 from jaxppo.algorithms import report
 from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.schema import Config, EnvConfig
 from jaxppo.envs.episodes import Episodes
-from jaxppo.runtime.run.loop import run
 from jaxppo.types import LearnerState, Rollout
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -232,22 +231,6 @@ def test_evaluation_counts_worlds() -> None:
     # The reward is the number of agents that are there, and each of them gets it
     assert (found.metrics["team_return"] >= found.metrics["there"]).all()
     assert found.finished.all()
-
-
-def test_resume_in_the_middle_is_exact(tmp_path: Any) -> None:
-    """Stopped after two of four updates, within episodes of which some rows pad."""
-    system = {**ALL, "decay_learning_rates": False}
-    config = of_world("Leaving", system=system, logger=QUIET, arch={"num_evaluation": 4})
-    config = dataclasses.replace(
-        config, checkpoint=dataclasses.replace(config.checkpoint, share=1.0)
-    )
-    for name in ("whole", "halves"):
-        (tmp_path / name).mkdir()
-    run(config, tmp_path / "whole")
-    half = dataclasses.replace(config.arch, num_updates=2, num_evaluation=2)
-    run(dataclasses.replace(config, arch=half), tmp_path / "halves")
-    run(config, tmp_path / "halves", resume=True)
-    assert_equal(tmp_path / "whole", tmp_path / "halves")
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from conftest import refused, small_config
 from hydra.core.global_hydra import GlobalHydra
-from phases import flat
 from reinforce import Reinforce
 
 from jaxppo.config.schema import Config
-from jaxppo.deploy.export import Export
-from jaxppo.deploy.policy import load
-from jaxppo.export import export
 from jaxppo.launch.composing import compose
-from jaxppo.launch.sweeping import groups
-from jaxppo.runtime.run.jobs import Job, prepare
-from jaxppo.runtime.run.loop import run, run_together
+from jaxppo.runtime.run.jobs import prepare
+from jaxppo.runtime.run.loop import run
 
 pytestmark = pytest.mark.usefixtures("share_programs")
 
@@ -54,18 +48,6 @@ def settings(configs: Path, *overrides: str) -> Config:
     return compose("ff_ppo", [*found, *overrides])
 
 
-@pytest.fixture(scope="module")
-def trained(configs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config, float]:
-    """A run on CartPole: its directory, settings and absolute metric."""
-    config = settings(
-        configs,
-        *("arch.total_num_envs=128", "arch.total_timesteps=300000", "arch.num_evaluation=4"),
-        *("arch.num_eval_episodes=32", "checkpoint.keep=4"),
-    )
-    run_dir = tmp_path_factory.mktemp("reinforce")
-    return run_dir, config, run(config, run_dir)
-
-
 def test_the_page_shows_the_module_that_is_tested() -> None:
     module = (TESTS / "reinforce.py").read_text()
     assert block("reinforce.py") == module
@@ -73,19 +55,14 @@ def test_the_page_shows_the_module_that_is_tested() -> None:
 
 
 @pytest.mark.long
-def test_it_learns(trained: tuple[Path, Config, float]) -> None:
-    assert trained[2] > 450.0  # of 500; a random policy has 22
-
-
-@pytest.mark.long
-def test_its_policy_is_loaded_evaluated_and_exported(
-    trained: tuple[Path, Config, float], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir, _, metric = trained
-    policy = load(run_dir, trust=["reinforce"])
-    assert np.mean(policy.evaluate(320).returns) == pytest.approx(metric)
-    export(Export(run=str(run_dir), trust=["reinforce"], platforms=["cpu"]))
-    assert "greedy.stablehlo" in capsys.readouterr().out
+def test_it_learns(configs: Path, tmp_path: Path) -> None:
+    config = settings(
+        configs,
+        *("arch.total_num_envs=128", "arch.total_timesteps=300000", "arch.num_evaluation=4"),
+        *("arch.num_eval_episodes=32", "env=cartpole"),
+    )
+    assert config.system.gamma == 0.98  # of the environment's file, whose actor_lr is PPO's
+    assert run(config, tmp_path) > 450.0  # of 500; a random policy has 22
 
 
 @pytest.mark.long
@@ -107,27 +84,7 @@ def test_its_hyperparameters_evolve_and_go_on_to_a_larger_budget(
     assert len(rates) > 1
     assert rates[0] != rates[-1]
     assert all(1e-4 <= rate <= 1e-2 for row in rates for rate in row)
-    training = [event for event in events if event["event"] == "train"]
-    assert training[-1]["steps"] == 640
-    assert {"policy_loss", "baseline_loss", "entropy", "policy_gradient_norm"} <= set(training[0])
-
-
-@pytest.mark.long
-def test_a_sweep_of_its_hyperparameters_is_one_program(configs: Path, tmp_path: Path) -> None:
-    each = [
-        settings(configs, *TINY, f"system.policy_lr={rate}", "env=cartpole")
-        for rate in (0.0, 1e-3, 3e-3)
-    ]
-    assert each[0].system.gamma == 0.98  # of the environment's file, whose actor_lr is PPO's
-    assert groups(each) == [[0, 1, 2]]
-    jobs = [Job(config, tmp_path / str(i)) for i, config in enumerate(each)]
-    for job in jobs:
-        job.run_dir.mkdir()
-    run_together(jobs)
-    policies = [
-        flat(load(job.run_dir, "latest", trust=["reinforce"]).policy.params) for job in jobs
-    ]
-    assert not np.array_equal(policies[1], policies[2])
+    assert [event for event in events if event["event"] == "train"][-1]["steps"] == 640
 
 
 def with_first(change: Any) -> Any:

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import MLP, NETWORK, alone, build, close, refused, small_config
+from conftest import MLP, NETWORK, close, refused, small_config
+from phases import two_members
 
 from jaxppo import envs
-from jaxppo.algorithms import spine
 from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.extras.chips import targets
@@ -25,7 +25,7 @@ from jaxppo.kernels.platforms import FORMS, compiling_for
 from jaxppo.networks import actor_critic
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
-from jaxppo.types import Box, Discrete, LearnerState
+from jaxppo.types import Box, Discrete
 
 PARTS = "jaxppo.networks"
 
@@ -193,21 +193,13 @@ def test_networks_are_the_same_with_kernels(name: str, precision: str | None) ->
 
 @pytest.mark.long
 def test_training_with_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two updates of two members, with the packed scans of a GPU."""
+    """With the packed scans of a GPU."""
     found = []
     for fused in (True, False):
         changed = {"kernels": "interpreted", "packed_bytes": 2**20}
         monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **changed))
         config = small_config(env={"name": "CartPole-v1", "target": None}, arch__fused=fused)
-        system, state = alone(*build(config)[:2])
-        update = jax.jit(jax.vmap(partial(spine.update, system)))
-
-        def of_key(key: jax.Array, state: LearnerState = state) -> LearnerState:
-            return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
-
-        states, _ = update(jax.vmap(of_key)(jax.random.split(state.acting.key)))
-        states, metrics = update(states)
-        found.append((states.agent.policy.params, metrics))
+        found.append(two_members(config))
     close(*found, rtol=2e-3, atol=2e-5)
 
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import MLP, alone, build, close, small_config
+from conftest import MLP, build, close, small_config
+from phases import two_members
 
-from jaxppo.algorithms import spine
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.algorithms.spine import train_block
 from jaxppo.envs import episodes
@@ -24,7 +24,6 @@ from jaxppo.networks.memory import Recurrent
 from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.types import LearnerState
 
 
 def gradient(kernel: jax.Array) -> jax.Array:
@@ -237,21 +236,12 @@ PQN = {"actor_torso": None, "critic_head": None, "critic_torso": {**MLP, "layer_
 def test_training_with_the_forms_of_a_gpu_is_the_same(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two updates of two members, with episodes that end."""
+    """With episodes that end."""
     config = small_config(env={"name": "CartPole-v1", "target": None}, **changes)
     found = []
     for forms_of_gpu in ({}, {name: getattr(FORMS["gpu"], name) for name in FEW_KERNELS}):
         monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **forms_of_gpu))
-        system, state = alone(*build(config)[:2])
-        update = jax.jit(jax.vmap(partial(spine.update, system)))
-
-        def of_key(key: jax.Array, state: LearnerState = state) -> LearnerState:
-            return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
-
-        states = jax.vmap(of_key)(jax.random.split(state.acting.key))
-        states, _ = update(states)
-        states, metrics = update(states)
-        found.append((states.agent.policy.params, metrics))
+        found.append(two_members(config))
     close(*found, rtol=2e-3, atol=2e-5)
 
 
