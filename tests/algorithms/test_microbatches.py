@@ -9,12 +9,11 @@ import pytest
 from conftest import NETWORK, close, refused, small_config
 from phases import add_targets, collect, collect_with_keys, compiled, with_steps
 
-from jaxppo.algorithms import gradient_steps, ppo_data
+from jaxppo.algorithms import gradient_steps
 from jaxppo.config.plan import plan
-from jaxppo.ops import sequences
 from jaxppo.runtime.programs import microbatches
 from jaxppo.runtime.programs.build import build
-from jaxppo.types import Batch, System
+from jaxppo.types import System
 
 GRU = {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "gru", "size": 8}
 MEMORY = {**NETWORK, "actor_memory": GRU, "critic_memory": GRU}
@@ -52,27 +51,6 @@ def test_extremes_are_of_all_microbatches_and_losses_their_means(small: Any) -> 
     parts = jax.jit(gradient_steps.in_microbatches, static_argnums=0)(system, agent, batch)
     assert whole[2].ratio_max > 2 * whole[2].ratio_min
     close(whole, parts, rtol=1e-5, atol=1e-6)
-
-
-def test_microbatches_are_the_sequences_of_a_minibatch_in_order() -> None:
-    steps = np.arange(12).reshape(2, 6)  # [L, M]
-    fields = dict.fromkeys((f.name for f in dataclasses.fields(ppo_data.Steps)), steps)
-    batch = gradient_steps.split(Batch(carry=steps[0], steps=ppo_data.Steps(**fields)), 3)
-    for part in jax.tree.leaves(batch.steps):
-        np.testing.assert_array_equal(
-            part, [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]]
-        )
-    np.testing.assert_array_equal(batch.carry, [[0, 1], [2, 3], [4, 5]])
-
-
-def test_scanned_chunks_are_joined_and_hand_on_their_carry() -> None:
-    def total(carry: Any, part: Any) -> Any:
-        sums = carry + np.cumsum(np.ones(1)) * part.cumsum()
-        return sums[-1], sums
-
-    last, sums = sequences.scan_chunks(total, jax.numpy.zeros(()), jax.numpy.arange(12.0), 4)
-    np.testing.assert_array_equal(sums, np.arange(12).cumsum())
-    assert last == 66
 
 
 @pytest.mark.parametrize(

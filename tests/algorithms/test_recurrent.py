@@ -274,17 +274,6 @@ def test_first_minibatch_ratio_is_one(cell: str, length: int) -> None:
         assert case.loss(agent, agent.policy.params, other)[1].approximate_kl > 1e-7
 
 
-@pytest.mark.long
-def test_the_ratio_is_one_after_several_updates() -> None:
-    """Of one gradient step an update, losses are those of the acting policy."""
-    system, state = learning("lru", 2).system, learning("lru").start
-    update = compiled(dataclasses.replace(system, epochs=1, num_minibatches=1)).update
-    for _ in range(2):
-        state, metrics = update(state)
-        assert metrics.learn.steps.loss.approximate_kl < 1e-8
-        np.testing.assert_allclose(metrics.learn.steps.loss.ratio_max, 1.0, atol=1e-3)
-
-
 @pytest.mark.parametrize("cell", ["lru", "gtrxl", SHARED])
 def test_stored_carry_is_the_one_before_the_step(cell: str) -> None:
     _, after, rollout = acted(cell)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from conftest import close
 
 from jaxppo.networks import transformer
 from jaxppo.networks.transformer import GTrXL
@@ -50,19 +49,6 @@ def test_steps_and_sequences_take_different_forms() -> None:
     size, window, heads = default.size, default.window, default.num_heads
     few = [transformer._few(length, window + length, size, heads) for length in (1, 32)]
     assert few == [True, False]
-
-
-@pytest.mark.long
-def test_a_sequence_in_two_parts_is_the_whole() -> None:
-    at = 9
-    params, carry, x, reset = example()
-    end, outputs = APPLY(params, carry, x, reset)
-    between, one = APPLY(params, carry, x[:at], reset[:at])
-    last, other = APPLY(params, between, x[at:], reset[at:])
-    parts = (np.concatenate([one, other]), last)
-    close(parts, (outputs, end), rtol=1e-4, atol=1e-5)
-    assert jax.tree.map(jnp.result_type, last) == jax.tree.map(jnp.result_type, end)
-    np.testing.assert_array_equal(end["count"], [4, 4, 3])
 
 
 TWO_LAYERS = GTrXL(size=24, num_layers=2, num_heads=3, window=3, mlp_size=7)

@@ -387,32 +387,22 @@ def masked_draws(family: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 @every_masked
-def test_illegal_actions_are_never_drawn(family: str) -> None:
-    _, mask, drawn, greedy = masked_draws(family)
-    rows, num_free, end = np.arange(NUM_DRAWS), 0, 0
+def test_legal_actions_alone_are_drawn_and_as_often_as_they_should(family: str) -> None:
+    logits, mask, drawn, greedy = masked_draws(family)
+    num_free, end = 0, 0
     for i, n in enumerate(MASKED[family][0]):
         legal = mask[:, end : end + n]
-        end += n
-        free = ~np.any(legal, axis=1)  # nothing is legal: as if there were no mask
-        num_free += np.sum(free)
+        free = ~np.any(legal, axis=1, keepdims=True)  # nothing is legal: as if there were no mask
+        legal, num_free = legal | free, num_free + np.sum(free)
         for value in (drawn[:, i], greedy[:, i]):
             assert np.all((value >= 0) & (value < n))
-            assert np.all(legal[rows, value] | free)
-    assert num_free > 0
-
-
-@every_masked
-def test_legal_actions_are_drawn_as_often_as_they_should(family: str) -> None:
-    logits, mask, drawn, _ = masked_draws(family)
-    end = 0
-    for i, n in enumerate(MASKED[family][0]):
-        legal = mask[:, end : end + n]
-        legal = legal | ~np.any(legal, axis=1, keepdims=True)
+            assert np.all(legal[np.arange(NUM_DRAWS), value])
         weights = np.exp(logits[:, end : end + n].astype(np.float64)) * legal
         end += n
         expected = np.mean(weights / np.sum(weights, axis=1, keepdims=True), axis=0)
         counts = np.bincount(drawn[:, i], minlength=n)
         np.testing.assert_allclose(counts / NUM_DRAWS, expected, atol=0.02)
+    assert num_free > 0
 
 
 @functools.partial(jax.jit, static_argnums=0)

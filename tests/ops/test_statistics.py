@@ -84,15 +84,6 @@ def test_clip_of_normalized_data() -> None:
     np.testing.assert_allclose(result, [-10.0, -10.0, 9.5, 10.0])
 
 
-def test_weight_of_an_observation_is_how_often_it_is_seen() -> None:
-    case = ACME["weights"]
-    inputs, expected = case["inputs"], case["expected"]
-    batches = [np.repeat(inputs[x], inputs[f"{x}_weights"]).astype(np.float64) for x in "xy"]
-    statistics = merged(batches)
-    np.testing.assert_allclose(statistics.mean, expected["mean"], atol=case["atol"])
-    assert_statistics_of(statistics, [np.asarray(expected["equivalent_to_data"], np.float64)])
-
-
 @pytest.mark.parametrize("far", [0.0, 1e5])
 def test_weighted_statistics_are_those_of_repeated_observations(far: float) -> None:
     rng = np.random.default_rng(0)
