@@ -1,6 +1,5 @@
 """An algorithm of a user's own does all that PPO does, without a line of the package changed."""
 
-import json
 import re
 import sys
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 from conftest import refused, small_config
 from hydra.core.global_hydra import GlobalHydra
 from reinforce import Reinforce
+from runs import events_of
 
 from jaxppo.config.schema import Config
 from jaxppo.launch.composing import compose
@@ -79,12 +79,11 @@ def test_its_hyperparameters_evolve_and_go_on_to_a_larger_budget(
     run(config, tmp_path)
     arch = replace(config.arch, num_updates=10, num_evaluation=5)
     run(replace(config, arch=arch), tmp_path, resume=True)
-    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    rates = [e["hyperparameters"]["policy_lr"] for e in events if e["event"] == "selection"]
+    rates = [e["hyperparameters"]["policy_lr"] for e in events_of(tmp_path, "selection")]
     assert len(rates) > 1
     assert rates[0] != rates[-1]
     assert all(1e-4 <= rate <= 1e-2 for row in rates for rate in row)
-    assert [event for event in events if event["event"] == "train"][-1]["steps"] == 640
+    assert events_of(tmp_path, "train")[-1]["steps"] == 640
 
 
 def with_first(change: Any) -> Any:

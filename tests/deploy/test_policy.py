@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import close, refused, small_config
 from envs import FarAim
-from runs import coin, fresh, some
+from runs import coin, events_of, fresh, some
 
 import jaxppo
 from jaxppo import evaluate
@@ -81,8 +81,7 @@ def test_episodes_are_those_of_the_absolute_metric(alone: Path) -> None:
 @pytest.mark.long
 def test_one_of_several_members(several: Path) -> None:
     """Its policy, settings and episodes are its own, also by the directory of its seed."""
-    events = [json.loads(line) for line in (several / "metrics.jsonl").read_text().splitlines()]
-    (absolute,) = [event for event in events if event["event"] == "absolute"]
+    (absolute,) = events_of(several, "absolute")
     latest, _ = checkpoint.newest(several)
     assert latest is not None
     for seed, score in zip(absolute["seeds"], absolute["member_returns"], strict=True):

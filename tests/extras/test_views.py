@@ -14,6 +14,7 @@ import pytest
 from conftest import small_config
 from events import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
 from killing import Killed
+from runs import events_of
 
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
@@ -386,10 +387,6 @@ class Fails:
     sys.modules.pop("my_sinks", None)
 
 
-def events_of(run_dir: Path) -> list[Event]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 def viewed() -> Config:
     """Two seeds of four blocks, each saved, with everything that a view may do."""
     own = [{"_target_": "my_sinks.Best", "file": "top.txt"}]
@@ -418,7 +415,7 @@ def test_views_of_a_run_that_is_stopped_and_goes_on(
         f"logger.sinks[{number}]" for number in (1, 2, 3)
     ]
     for run_dir in (folder, folder / "seed_42", folder / "seed_43"):
-        best = max(e["episode_return"] for e in events_of(run_dir) if e["event"] == "eval")
+        best = max(event["episode_return"] for event in events_of(run_dir, "eval"))
         assert (run_dir / "top.txt").read_text().startswith(f"{best} at step ")
 
     for name, run in document(folder)["envs"]["envs.Coin"]["ff_ppo"].items():

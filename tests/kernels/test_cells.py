@@ -1,5 +1,6 @@
 """The kernels of LSTM and GRU: interpreted here, and compiled for GPUs that are not."""
 
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -50,6 +51,7 @@ def in_kernels(cell: str, *given: Any) -> Any:
         return run(cell, *given)
 
 
+@partial(jax.jit, static_argnums=0)
 def by_flax(cell: str, params: Any, start: Any, x: Any, of: Any, reset: Any) -> Any:
     """The same by flax's cell, step by step, and JAX's gradient."""
     flax: Any = CELLS[cell](params["hi" if cell == "lstm" else "hn"]["bias"].size)
@@ -144,7 +146,7 @@ def test_memories_have_kernels_where_they_are_asked_for(name: str) -> None:
 
         text = str(jax.make_jaxpr(apply)(params))
         assert text.count("pallas_call[") == (1 if fused else 0)
-        found.append(apply(params))
+        found.append(jax.jit(apply)(params))
     close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 

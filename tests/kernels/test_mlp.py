@@ -103,7 +103,7 @@ def test_values_and_gradients_are_those_of_the_layers(case: str) -> None:
     shape, num = CASES[case]
     assert shape.fits()
     given = drawn(shape, num)
-    expected, found = by_numpy(shape, *given), run(shape, *given)
+    expected, found = by_numpy(shape, *given), jax.jit(partial(run, shape))(*given)
     for one, other in zip(*map(jax.tree.leaves, (expected, found)), strict=True):
         close(other, one, rtol=2e-4, atol=3e-6 * num**0.5 * np.abs(one).max())
 
@@ -115,9 +115,10 @@ def test_members_are_computed_each_by_itself() -> None:
     given = [drawn(shape, num) for _ in range(3)]
     stacked = jax.tree.map(lambda *x: np.stack([(i + 1) * y for i, y in enumerate(x)]), *given)
     with packing.of_members(100):
-        found = jax.vmap(partial(run, shape))(*stacked)
+        found = jax.jit(jax.vmap(partial(run, shape)))(*stacked)
+    one = jax.jit(partial(run, shape))
     for i in range(3):
-        alone = run(shape, *jax.tree.map(itemgetter(i), stacked))
+        alone = one(*jax.tree.map(itemgetter(i), stacked))
         close(alone, jax.tree.map(itemgetter(i), found), rtol=1e-4, atol=1e-4)
 
 
@@ -184,7 +185,7 @@ def test_networks_are_the_same_with_kernels(name: str, precision: str | None) ->
 
         text = str(jax.make_jaxpr(lambda params: read(params)[1])(params))
         assert text.count("pallas_call[") == (kernels if fused else 0)
-        found.append(jax.grad(read, has_aux=True)(params))
+        found.append(jax.jit(jax.grad(read, has_aux=True))(params))
     tolerance = 2e-5 if precision is None else 2e-2
     assert jax.tree.structure(found[0]) == jax.tree.structure(found[1])
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
