@@ -92,77 +92,49 @@ def test_entries_of_a_dict_concatenate_one_hot_or_are_chosen() -> None:
         assert params["actor_torso"]["Dense_0"]["kernel"].shape == (num, 16)
 
 
-class OfFloat32(nn.Module):
+class Torso(nn.Module):
+    """Breaks the contract in the way `how`."""
+
+    how: str
+
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        return jax.lax.scan(lambda _, x: (x, x), jnp.zeros(x.shape[1:]), x)[1]
-
-
-class Flat(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        return nn.Dense(8)(x).mean(-1)
-
-
-class First(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        return nn.Dense(8)(x[:1])
-
-
-class Forgets(nn.Module):
-    def initial_carry(self, num: int) -> Any:
-        return jnp.zeros((num, 4))
-
-    @nn.compact
-    def __call__(self, carry: Any, x: Any, reset: Any) -> Any:
-        return x
+        match self.how:
+            case "is of float32":
+                return jax.lax.scan(lambda _, x: (x, x), jnp.zeros(x.shape[1:]), x)[1]
+            case "is flat":
+                return nn.Dense(8)(x).mean(-1)
+            case "takes the first":
+                return nn.Dense(8)(x[:1])
+        return x * self.param("number", lambda key: jnp.ones((), jnp.int32))
 
 
 class Sums(nn.Module):
-    """Sums its features, from the last `reset` on where it heeds it."""
+    """A memory that sums its features, from the last `reset` on where it heeds it."""
+
+    how: str = "heeds"
 
     def initial_carry(self, num: int) -> Any:
         return jnp.zeros((num, 4))
 
-    def before(self, carry: Any, reset: Any) -> Any:
-        return carry
-
-    def step(self, carry: Any, reset: Any) -> Any:
-        return jnp.where(reset[:, None], 0.0, carry)
-
-    def after(self, carry: Any, reset: Any) -> Any:
-        return carry
-
     @nn.compact
     def __call__(self, carry: Any, x: Any, reset: Any) -> Any:
+        def empty(carry: Any, reset: Any) -> Any:
+            return jnp.where(reset[:, None], 0.0, carry)
+
         def step(carry: Any, now: Any) -> Any:
             x, reset = now
-            carry = self.step(carry, reset) + x
-            return self.after(carry, reset), carry
+            if self.how == "heeds":
+                carry = empty(carry, reset)
+            if self.how == "heeds by a product":
+                carry = carry + reset[:, None] * (0.3 - carry)
+            carry = carry + x
+            return empty(carry, reset) if self.how == "is late" else carry, carry
 
         x = nn.Dense(4, kernel_init=nn.initializers.zeros)(x)
-        return jax.lax.scan(step, self.before(carry, reset), (x, reset))
-
-
-class IgnoresReset(Sums):
-    def step(self, carry: Any, reset: Any) -> Any:
-        return carry
-
-
-class ResetsAtSequences(IgnoresReset):
-    def before(self, carry: Any, reset: Any) -> Any:
-        return jnp.where(reset[0][:, None], 0.0, carry)
-
-
-class ResetsLate(IgnoresReset):
-    def after(self, carry: Any, reset: Any) -> Any:
-        return jnp.where(reset[:, None], 0.0, carry)
-
-
-class ResetsByProduct(Sums):
-    def step(self, carry: Any, reset: Any) -> Any:
-        return carry + reset[:, None] * (0.3 - carry)
+        start = empty(carry, reset[0]) if self.how == "looks at the first" else carry
+        end, sums = jax.lax.scan(step, start, (x, reset))
+        return sums if self.how == "forgets" else (end, sums)
 
 
 class Random(Sums):
@@ -184,44 +156,39 @@ class OwnGTrXL(GTrXL):
     """Keeps what it no longer sees."""
 
 
+def with_layer(layer: str, name: str, precision: str | None = None, **settings: Any) -> Any:
+    network = {**NETWORK, layer: {"_target_": f"test_networks.{name}", **settings}}
+    config = small_config(network=network, system__sequence_length=None, arch__precision=precision)
+    return actor_critic.build(config, envs.make(config.env))
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["ResetsByProduct", "Random", "OwnGTrXL"])
-def test_a_memory_that_heeds_reset_is_taken(name: str) -> None:
-    settings = small_config(
-        network={**NETWORK, "actor_memory": {"_target_": f"test_networks.{name}"}},
-        system__sequence_length=None,
-    )
-    actor_critic.build(settings, envs.make(settings.env))
-
-
-class Counts(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        return x * self.param("number", lambda key: jnp.ones((), jnp.int32))
+@pytest.mark.parametrize(
+    "name, settings", [("Sums", {"how": "heeds by a product"}), ("Random", {}), ("OwnGTrXL", {})]
+)
+def test_a_memory_that_heeds_reset_is_taken(name: str, settings: dict[str, Any]) -> None:
+    with_layer("actor_memory", name, **settings)
 
 
 @pytest.mark.parametrize(
-    "layer, name, words",
+    "layer, name, how, words",
     [
-        ("actor_memory", "IgnoresReset", "ignores reset"),
-        ("critic_memory", "ResetsAtSequences", "ignores reset"),
-        ("critic_memory", "ResetsLate", "ignores reset"),
-        ("critic_torso", "Flat", "a torso must"),
-        ("critic_torso", "First", r"not \[1, 3, 8\] of \[2, 3, 2\]"),
-        ("critic_torso", "OfFloat32", ""),
-        ("critic_torso", "Counts", "number is int32"),
-        ("actor_memory", "Forgets", "a memory must"),
+        ("actor_memory", "Sums", "does not heed", "ignores reset"),
+        ("critic_memory", "Sums", "looks at the first", "ignores reset"),
+        ("critic_memory", "Sums", "is late", "ignores reset"),
+        ("actor_memory", "Sums", "forgets", "a memory must"),
+        ("critic_torso", "Torso", "is flat", "a torso must"),
+        ("critic_torso", "Torso", "takes the first", r"not \[1, 3, 8\] of \[2, 3, 2\]"),
+        ("critic_torso", "Torso", "is of float32", ""),
+        ("critic_torso", "Torso", "counts", "number is int32"),
     ],
 )
-def test_a_layer_that_breaks_its_contract_is_named(layer: str, name: str, words: str) -> None:
-    settings = small_config(
-        network={**NETWORK, layer: {"_target_": f"test_networks.{name}"}},
-        system__sequence_length=None,
-        arch__precision="bf16" if name == "OfFloat32" else None,
-    )
-    of = "" if name == "Counts" else rf" \(test_networks\.{name}\)"
+def test_a_layer_that_breaks_its_contract_is_named(
+    layer: str, name: str, how: str, words: str
+) -> None:
+    of = "" if how == "counts" else rf" \(test_networks\.{name}\)"
     with refused(rf"^network\.{layer}{of}.*{words}"):
-        actor_critic.build(settings, envs.make(settings.env))
+        with_layer(layer, name, "bf16" if how == "is of float32" else None, how=how)
 
 
 @pytest.mark.long
