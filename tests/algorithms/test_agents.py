@@ -49,6 +49,7 @@ def rollout(num_updates: int = 2, **system: Any) -> tuple[Any, LearnerState, Rol
     return phases, *collect_with_keys(phases, state)
 
 
+@pytest.mark.long
 def test_one_agent_a_world_is_the_plain_environment() -> None:
     """A whole run: parameters, metrics and evaluations, bit for bit."""
     changes: dict[str, Any] = {"network": MEMORY, "system": {**ALL, "sequence_length": 4}}
@@ -72,6 +73,7 @@ class Twins(Episodes):
         return super().starts(keys)
 
 
+@pytest.mark.long
 def test_two_agents_that_never_meet_are_two_environments() -> None:
     system, state = alone(*build(of_world("Apart", system=ALL))[:2])
     twins = Twins("twins", worlds.Steady(), EnvConfig())
@@ -183,7 +185,9 @@ def test_masks_of_padding_are_not_reported_as_empty() -> None:
     assert report.of_rollout(system, found).empty_mask == (empty & alive).sum() > 0
 
 
-@pytest.mark.parametrize("standardize", ["batch", "minibatch"])
+@pytest.mark.parametrize(
+    "standardize", ["batch", pytest.param("minibatch", marks=pytest.mark.long)]
+)
 def test_gradient_is_that_of_the_steps_in_which_agents_acted(standardize: str) -> None:
     phases, state, found, _ = rollout(standardize_advantages=standardize)
     agent, scaled = phases.scale_rewards(state.agent, found)

@@ -198,6 +198,7 @@ SETTINGS = {
     **{"objective": "penalty", "adapt_kl_coef": True, "sequence_length": T},
 }
 SHARED = "gru"
+CELLS_OF_SYSTEMS = [SHARED, *(pytest.param(x, marks=pytest.mark.long) for x in ("lru", "gtrxl"))]
 
 
 @functools.cache
@@ -274,7 +275,7 @@ def test_first_minibatch_ratio_is_one(cell: str, length: int) -> None:
         assert case.loss(agent, agent.policy.params, other)[1].approximate_kl > 1e-7
 
 
-@pytest.mark.parametrize("cell", ["lru", "gtrxl", SHARED])
+@pytest.mark.parametrize("cell", CELLS_OF_SYSTEMS)
 def test_stored_carry_is_the_one_before_the_step(cell: str) -> None:
     _, after, rollout = acted(cell)
     carries, _, _ = step_by_step(cell)
@@ -284,7 +285,7 @@ def test_stored_carry_is_the_one_before_the_step(cell: str) -> None:
     near(rollout.carry, last)
 
 
-@pytest.mark.parametrize("cell", ["lstm", SHARED])
+@pytest.mark.parametrize("cell", [SHARED, pytest.param("lstm", marks=pytest.mark.long)])
 def test_targets_equal_an_oracle_that_remembers_step_by_step(cell: str) -> None:
     """The successor of a truncated step is seen with the memory after that step."""
     _, after, rollout = acted(cell)
@@ -301,8 +302,8 @@ def test_targets_equal_an_oracle_that_remembers_step_by_step(cell: str) -> None:
 
 def test_an_earlier_episode_changes_nothing_of_a_later_one() -> None:
     """Its observations and the carry before it are perturbed; losses and gradients are of after."""
-    case, rollout = learning("lstm"), acted("lstm")[2]
-    agent, batch = acted_batch("lstm")
+    case, rollout = learning(SHARED), acted(SHARED)[2]
+    agent, batch = acted_batch(SHARED)
     opening = int(np.flatnonzero(np.asarray(rollout.steps.reset)[:, 0])[0])
     assert 0 < opening < T - 1
 
@@ -397,7 +398,7 @@ def test_burn_in_brings_the_carry_up_to_date_and_is_not_learnt_from() -> None:
         assert same == name.startswith("critic"), name
 
 
-@pytest.mark.parametrize("cell", ["lru", "gtrxl"])
+@pytest.mark.parametrize("cell", CELLS_OF_SYSTEMS)
 def test_recomputed_carries_are_those_of_the_parameters(cell: str) -> None:
     """Of the acting parameters they are the stored ones; of others, what these would have had."""
     case, (before, after, rollout) = learning(cell), acted(cell)
@@ -470,7 +471,7 @@ def test_memories_compute_in_float32_between_torsos_that_do_not(cell: str, kinds
 
 
 def test_evaluated_episodes_open_with_an_empty_memory() -> None:
-    case = learning("lstm")
+    case = learning(SHARED)
     network, algorithm = case.system.algorithm.network, copy.copy(case.system.algorithm)
     seen = []
 
@@ -494,8 +495,8 @@ def test_evaluated_episodes_open_with_an_empty_memory() -> None:
 
 def test_the_kl_of_an_update_is_of_what_was_learnt_from() -> None:
     """After burn-in: what the first steps would say of the policy does not move the penalty."""
-    finish = compiled(dataclasses.replace(learning("lstm").system, burn_in=3)).finish
-    agent, batch = acted_batch("lstm")
+    finish = compiled(dataclasses.replace(learning(SHARED).system, burn_in=3)).finish
+    agent, batch = acted_batch(SHARED)
     factors = []
     for first, rest in ((0.0, 0.0), (5.0, 0.0), (0.0, 5.0)):
         logits = batch.steps.distribution.logits.at[:3, :, 0].add(first).at[3:, :, 0].add(rest)

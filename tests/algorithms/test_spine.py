@@ -454,6 +454,7 @@ def test_epochs_end_once_their_loss_hardly_changes() -> None:
         np.testing.assert_allclose(*learnt, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 def test_details_are_of_the_batch_and_the_agent_after_it() -> None:
     """And what is learnt is the same, bit for bit, as without them."""
     (plain, state), (phases, _) = system_of("statistics"), system_of("detailed")
@@ -499,6 +500,7 @@ def second_moments(opt_state: Any) -> list[jax.Array]:
     return jax.tree.leaves([adam.nu for adam in adams])
 
 
+@pytest.mark.long
 def test_a_run_that_only_watches_learns_nothing() -> None:
     """Its rollout is that of training, and its statistics move as there."""
     (learning, state), watching = system_of("statistics"), system_of("watching")[0]

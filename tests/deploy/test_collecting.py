@@ -74,6 +74,7 @@ def test_episodes_are_whole_and_none_is_lost() -> None:
     assert any(not episodes for episodes in found)
 
 
+@pytest.mark.long
 def test_the_network_says_again_what_acting_was_told() -> None:
     """Also in the middle of an episode, where the memory is what it was then."""
     rollouts = jaxppo.rollouts(settings(TWINS["JAX"], network=MEMORY), length=4, num_envs=3)

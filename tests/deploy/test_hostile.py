@@ -296,7 +296,7 @@ def test_facts_of_a_stranger_are_checked(
     change_manifest(run_dir, **FACTS[attack])
     before = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
     settings = parse(read_config(run_dir))
-    with refused("", (CheckpointError, ConfigError)):
+    with refused(".", (CheckpointError, ConfigError)):
         loop.run(settings, run_dir, resume=True)
     after = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
     assert {k: v for k, v in after.items() if k != ".lock"} == {

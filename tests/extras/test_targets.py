@@ -215,6 +215,7 @@ def needs_compiler(target: str) -> None:
         pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target, num", [("v5e:2x2", 4), ("h100:16", 16)])
 def test_collectives_of_compiled_programs_are_counted(target: str, num: int) -> None:
     needs_compiler(target)

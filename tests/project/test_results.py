@@ -211,6 +211,7 @@ class FakeTrial:
         pass
 
 
+@pytest.mark.long
 def test_seconds_end_a_run_that_can_go_on(
     stub: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
