@@ -118,7 +118,8 @@ def test_an_algorithm_that_breaks_its_contract_is_named(
     method: str, change: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = getattr(Reinforce, method)
-    broken = type("Broken", (Reinforce,), {method: lambda *given: change(real(*given))})
+    parts = {method: lambda *given: change(real(*given)), "__module__": __name__}
+    broken = type("Broken", (Reinforce,), parts)
     monkeypatch.setattr(sys.modules[__name__], "Broken", broken, raising=False)
     config = small_config(system__algorithm="test_algorithms.Broken")
     with refused(rf"^system\.algorithm=test_algorithms\.Broken: {words}"):

@@ -81,6 +81,7 @@ SIZES = {  # steps, sequences, inputs, units
 }
 
 
+@pytest.mark.long_but(4)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.usefixtures("interpreted")
