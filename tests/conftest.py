@@ -1,5 +1,6 @@
 """Builders that tests share."""
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -12,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from cli import command, cwd, home, launch, shell  # noqa: F401  fixtures
 from killing import kill  # noqa: F401  a fixture
 from programs import share_programs  # noqa: F401  a fixture
 
+from jaxppo.config.fields import ConfigError
 from jaxppo.config.parse import parse
 from jaxppo.config.plan import Plan, plan
 from jaxppo.config.schema import Config
 from jaxppo.kernels.platforms import FORMS, forms
+from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import build as building
 from jaxppo.runtime.programs import compile
 from jaxppo.runtime.programs.placement import Layout
@@ -75,10 +79,15 @@ def compile_once(pytestconfig: pytest.Config) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs() -> Iterator[None]:
-    """Programs that a process holds take memory maps, of which Linux gives it 65,530."""
+    """Programs that a process holds take memory maps, of which Linux gives it 65,530.
+
+    Those of single operations, such as `jnp.ones`, serve other modules too.
+    """
     yield
-    jax.clear_caches()
-    gc.collect()
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or maps.read_bytes().count(b"\n") > 8_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 LAYERS = "jaxppo.networks"
@@ -164,6 +173,21 @@ def small() -> Any:
         return alone(built, state)
 
     return make
+
+
+def close(one: Any, other: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
+    """Assert that the leaves of two trees are equal, or so near; those of keys by their data."""
+    for (path, x), y in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        x, y = (devices.data(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in (x, y))
+        np.testing.assert_allclose(x, y, rtol, atol, err_msg=jax.tree_util.keystr(path))
+
+
+@contextlib.contextmanager
+def refused(words: str, error: Any = ConfigError) -> Iterator[None]:
+    """Expect an error of one line in which the regular expression is found."""
+    with pytest.raises(error, match=words) as caught:
+        yield
+    assert "\n" not in str(caught.value)
 
 
 def products_by_type(function: Callable[..., Any], *args: Any) -> dict[str, int]:

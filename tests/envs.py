@@ -71,9 +71,7 @@ class Shown(Clock):
         obs, state = super().reset_env(key, params)
         return self.show(obs, params), state
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Any
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         obs, state, _, over, _ = super().step_env(key, state, action, params)
         told = {"time": state.time, "shown": {"weight": params.weight * state.time}}
         return self.show(obs, params), state, jnp.float32(params.weight), over, told
@@ -101,9 +99,7 @@ class Sized(Clock):
     def default_params(self) -> SizedParams:
         return SizedParams()
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Any
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         obs, *rest = super().step_env(key, state, action, params)
         return obs + jnp.arange(params.num_values)[0], *rest
 
@@ -116,7 +112,10 @@ class Turned(Clock):
 
 
 class Copy(environment.Environment[State, Params]):
-    """Reward 1 for the action that the one-hot observation shows, else 0; one step an episode."""
+    """Reward 1 for the action that the one-hot observation shows, else 0; one step an episode.
+
+    The environments made of it draw, show and reward something else.
+    """
 
     num_values = 3
 
@@ -125,15 +124,22 @@ class Copy(environment.Environment[State, Params]):
         return Params(max_steps_in_episode=1, terminates=True)
 
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        state = State(time=jnp.int32(0), value=jax.random.randint(key, (), 0, self.num_values))
-        return jax.nn.one_hot(state.value, self.num_values), state
+        state = State(time=jnp.int32(0), value=self.draw(key))
+        return self.observation(state), state
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        reward = (action == state.value).astype(jnp.float32)
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
+        reward = self.reward(state.value, action)
         state = State(time=state.time + 1, value=state.value)
-        return jax.nn.one_hot(state.value, self.num_values), state, reward, jnp.array(True), {}
+        return self.observation(state), state, reward, jnp.array(True), {}
+
+    def draw(self, key: jax.Array) -> Any:
+        return jax.random.randint(key, (), 0, self.num_values)
+
+    def reward(self, value: Any, action: Any) -> jax.Array:
+        return (action == value).astype(jnp.float32)
+
+    def observation(self, state: State) -> Any:
+        return jax.nn.one_hot(state.value, self.num_values)
 
     def action_space(self, params: Params) -> spaces.Discrete:
         return spaces.Discrete(self.num_values)
@@ -149,9 +155,7 @@ class Faulty(Copy):
         super().__init__()
         self.what = what
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         obs, state, reward, over, info = super().step_env(key, state, action, params)
         bad = jax.random.bernoulli(jax.random.fold_in(key, 1), 1 / 300)
         bad = bad & (self.what == "reward")
@@ -173,9 +177,7 @@ class Coin(environment.Environment[State, Params]):
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
         return jnp.zeros(1), State(time=jnp.int32(0), value=jnp.float32(0))
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         over = jax.random.bernoulli(key, 0.25)
         state = State(time=state.time + 1, value=state.value)
         return jnp.zeros(1), state, jnp.float32(1), over, {}
@@ -190,16 +192,6 @@ class Coin(environment.Environment[State, Params]):
 class Echo(Copy):
     """`Copy` whose observation is a dict with an integer leaf and a discrete one beside it."""
 
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[Any, State]:
-        _, state = super().reset_env(key, params)
-        return self.observation(state), state
-
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[Any, State, jax.Array, jax.Array, dict[str, Any]]:
-        _, state, reward, over, info = super().step_env(key, state, action, params)
-        return self.observation(state), state, reward, over, info
-
     def observation(self, state: State) -> dict[str, jax.Array]:
         return {"count": jnp.full((2,), 7, jnp.int32), "shown": state.value}
 
@@ -212,9 +204,7 @@ class Echo(Copy):
 class Endless(Clock):
     """Reward 1 a step and nothing to see; only the clock ends an episode."""
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         obs, state, _, over, info = super().step_env(key, state, action, params)
         return obs, state, jnp.float32(1.0), over, info
 
@@ -228,18 +218,16 @@ class Aim(Copy):
     low = (-1.0, 0.0)
     high = (3.0, 10.0)
 
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        shown = jax.random.uniform(key, (2,))
-        return shown, State(time=jnp.int32(0), value=shown)
+    def draw(self, key: jax.Array) -> jax.Array:
+        return jax.random.uniform(key, (2,))
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def reward(self, value: jax.Array, action: jax.Array) -> jax.Array:
         low, high = jnp.array(self.low), jnp.array(self.high)
-        miss = jnp.mean(jnp.abs((action - low) / (high - low) - state.value))
-        legal = jnp.all((action >= low) & (action <= high))
-        state = State(time=state.time + 1, value=state.value)
-        return state.value, state, jnp.where(legal, -miss, jnp.nan), jnp.array(True), {}
+        miss = jnp.mean(jnp.abs((action - low) / (high - low) - value))
+        return jnp.where(jnp.all((action >= low) & (action <= high)), -miss, jnp.nan)
+
+    def observation(self, state: State) -> jax.Array:
+        return state.value
 
     def action_space(self, params: Params) -> spaces.Box:
         return spaces.Box(jnp.array(self.low), jnp.array(self.high), (2,))
@@ -253,9 +241,7 @@ class Drift(Clock):
 
     low, high = Aim.low, Aim.high
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         _, after, _, over, info = super().step_env(key, state, action, params)
         after = State(time=after.time, value=0.5 * state.value + 0.1 * jnp.sum(action))
         return self.observation(after), after, -jnp.abs(after.value), over, info
@@ -271,9 +257,7 @@ class TwoStates(Clock):
         state = State(time=jnp.int32(0), value=jax.random.randint(key, (), 0, 2))
         return self.observation(state), state
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         reward = jnp.where(state.value == 1, 2.0, -1.0)
         after = State(time=state.time + 1, value=action.astype(state.value.dtype))
         return self.observation(after), after, reward, jnp.array(False), {}
@@ -293,18 +277,11 @@ class Parts(Copy):
 
     sizes = (2, 3, 4)
 
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        state = State(
-            time=jnp.int32(0), value=jax.random.randint(key, (3,), 0, jnp.array(self.sizes))
-        )
-        return self.observation(state), state
+    def draw(self, key: jax.Array) -> jax.Array:
+        return jax.random.randint(key, (3,), 0, jnp.array(self.sizes))
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        reward = jnp.mean(action == state.value, dtype=jnp.float32)
-        state = State(time=state.time + 1, value=state.value)
-        return self.observation(state), state, reward, jnp.array(True), {}
+    def reward(self, value: jax.Array, action: jax.Array) -> jax.Array:
+        return jnp.mean(action == value, dtype=jnp.float32)
 
     def observation(self, state: State) -> jax.Array:
         return jnp.concatenate(
@@ -325,35 +302,20 @@ class Mixed(Copy):
     fraction of `more` met.
     """
 
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
+    def draw(self, key: jax.Array) -> dict[str, Any]:
         keys = jax.random.split(key, 4)
-        state = State(
-            time=jnp.int32(0),
-            value={
-                "move": jax.random.randint(keys[0], (), 0, 3),
-                "aim": jax.random.uniform(keys[1], (2,)),
-                "more": (
-                    jax.random.randint(keys[2], (), 0, 2),
-                    jax.random.randint(keys[3], (2,), 0, jnp.array([3, 2])),
-                ),
-            },
-        )
-        return self.observation(state), state
+        pair = jax.random.randint(keys[3], (2,), 0, jnp.array([3, 2]))
+        return {
+            "move": jax.random.randint(keys[0], (), 0, 3),
+            "aim": jax.random.uniform(keys[1], (2,)),
+            "more": (jax.random.randint(keys[2], (), 0, 2), pair),
+        }
 
-    def step_env(
-        self, key: jax.Array, state: State, action: Any, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        low, high = jnp.array(Aim.low), jnp.array(Aim.high)
-        legal = jnp.all((action["aim"] >= low) & (action["aim"] <= high))
-        aim = jnp.mean(jnp.abs((action["aim"] - low) / (high - low) - state.value["aim"]))
-        flag, pair = (x == y for x, y in zip(action["more"], state.value["more"], strict=True))
-        reward = (
-            (action["move"] == state.value["move"])
-            + jnp.where(legal, 1 - aim, jnp.nan)
-            + jnp.mean(jnp.stack([flag, *pair]), dtype=jnp.float32)
-        ) / 3
-        state = State(time=state.time + 1, value=state.value)
-        return self.observation(state), state, reward, jnp.array(True), {}
+    def reward(self, value: Any, action: Any) -> jax.Array:
+        aim = 1 + Aim().reward(value["aim"], action["aim"])
+        flag, pair = (x == y for x, y in zip(action["more"], value["more"], strict=True))
+        more = jnp.mean(jnp.stack([flag, *pair]), dtype=jnp.float32)
+        return ((action["move"] == value["move"]) + aim + more) / 3
 
     def observation(self, state: State) -> jax.Array:
         flag, pair = state.value["more"]
@@ -407,9 +369,7 @@ class Masked(environment.Environment[State, MaskedParams]):
         state = State(time=jnp.int32(0), value=mask)
         return self.observation(state), state
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: MaskedParams
-    ) -> tuple[Any, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         illegal = state.value.any() & ~state.value[action]
         reward = jnp.where(illegal, jnp.nan, (action == self.best(state)).astype(jnp.float32))
         state = State(time=state.time + 1, value=state.value)
@@ -448,19 +408,12 @@ class Picture(Copy):
         self.channels_first = channels_first
         self.lit = jnp.asarray(255 if dtype == "uint8" else 1, dtype)
 
-    def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        state = State(
-            time=jnp.int32(0), value=jax.random.randint(key, (3,), 0, jnp.array([6, 6, 2]))
-        )
-        return self.observation(state), state
+    def draw(self, key: jax.Array) -> jax.Array:
+        return jax.random.randint(key, (3,), 0, jnp.array([6, 6, 2]))
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        row, column, _ = state.value
-        reward = (action == 2 * (row // 3) + column // 3).astype(jnp.float32)
-        state = State(time=state.time + 1, value=state.value)
-        return self.observation(state), state, reward, jnp.array(True), {}
+    def reward(self, value: jax.Array, action: jax.Array) -> jax.Array:
+        row, column, _ = value
+        return (action == 2 * (row // 3) + column // 3).astype(jnp.float32)
 
     def observation(self, state: State) -> jax.Array:
         picture = jnp.zeros((6, 6, 2), self.dtype).at[tuple(state.value)].set(self.lit)
@@ -482,9 +435,7 @@ class Recall(Clock):
     def default_params(self) -> Params:
         return Params(max_steps_in_episode=2, terminates=True)
 
-    def step_env(
-        self, key: jax.Array, state: State, action: jax.Array, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
         reward = (action == state.time % 2).astype(jnp.float32)
         obs, state, _, over, info = super().step_env(key, state, action, params)
         return obs, state, reward, over, info
@@ -503,10 +454,8 @@ class Takes(Copy):
         super().__init__()
         self.space = space
 
-    def step_env(
-        self, key: jax.Array, state: State, action: Any, params: Params
-    ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        return super().step_env(key, state, jnp.int32(-1), params)
+    def reward(self, value: jax.Array, action: Any) -> jax.Array:
+        return jnp.float32(0)
 
     def action_space(self, params: Params) -> Any:
         return self.space

@@ -32,7 +32,6 @@ START: Event = {
     },
 }
 
-
 COMPILE: Event = {
     "event": "compile",
     "seconds": 12.0,
@@ -42,7 +41,6 @@ COMPILE: Event = {
     "peak_bytes": 7 * 2**20,
     "total_steps": 5120,
 }
-
 
 TRAIN: Event = {
     "event": "train",
@@ -65,7 +63,6 @@ TRAIN: Event = {
     "skipped_steps": 0.0,
 }
 
-
 EVAL: Event = {
     "event": "eval",
     "steps": 2048,
@@ -81,7 +78,6 @@ EVAL: Event = {
     "last": False,
 }
 
-
 ABSOLUTE: Event = {**EVAL, "event": "absolute", "episodes": 80, "steps": 5120}
 
 
@@ -96,7 +92,6 @@ END: Event = {
     "steps": 5120,
     "seconds": 3.5,
 }
-
 
 LAST_EVAL: Event = {**EVAL, "steps": 5120, "last": True}
 

@@ -87,29 +87,21 @@ def gae_of_players(
 
 
 def clipped_surrogate(
-    log_prob: Array, old_log_prob: Array, advantage: Array, clip_eps: float
+    log_prob: Array, old_log_prob: Array, advantage: Array, clip_eps: float, clip_eps_high: float
 ) -> tuple[Array, Array]:
-    """The loss of each sample and its derivative by that sample's `log_prob`, both `[N]`."""
+    """The loss of each sample and its derivative by that sample's `log_prob`, both `[N]`.
+
+    Ratios are clipped between 1 - clip_eps and 1 + clip_eps_high.
+    """
     losses, gradients = [], []
     for new, old, a in _floats(log_prob, old_log_prob, advantage):
         ratio = math.exp(new - old)
-        clipped = min(max(ratio, 1.0 - clip_eps), 1.0 + clip_eps)
-        if clipped * a < ratio * a:  # the clip is the smaller one: constant in the policy
-            losses.append(-clipped * a)
-            gradients.append(0.0)
-        else:
-            losses.append(-ratio * a)
-            gradients.append(-ratio * a)
+        # A good action's ratio earns nothing above its bound, a bad one's nothing below
+        idle = ratio > 1.0 + clip_eps_high if a > 0.0 else ratio < 1.0 - clip_eps
+        bound = 1.0 + clip_eps_high if a > 0.0 else 1.0 - clip_eps
+        losses.append(-(bound if idle else ratio) * a)
+        gradients.append(0.0 if idle else -ratio * a)
     return np.asarray(losses, np.float64), np.asarray(gradients, np.float64)
-
-
-def clipped_squared_error(value: Array, old_value: Array, target: Array, clip_eps: float) -> Array:
-    """The larger half squared error of the value and of the value clipped around the old, `[N]`."""
-    losses = []
-    for v, old, g in _floats(value, old_value, target):
-        near = min(max(v, old - clip_eps), old + clip_eps)
-        losses.append(max((v - g) ** 2, (near - g) ** 2) / 2.0)
-    return np.asarray(losses, np.float64)
 
 
 def approximate_kl(log_prob: Array, old_log_prob: Array) -> Array:
@@ -127,11 +119,21 @@ def explained_variance(value: Array, target: Array) -> float:
     return 1.0 - float(rest) / float(total) if total > 0 else 0.0
 
 
-def mean_and_variance(batches: list[Array]) -> tuple[Array, Array]:
-    """Mean and population variance, `O...`, of all observations of batches `[n, O...]`."""
-    seen = [np.asarray(row, np.float64) for batch in batches for row in batch]
-    mean = sum(seen, np.zeros_like(seen[0])) / len(seen)
-    variance = sum(((row - mean) ** 2 for row in seen), np.zeros_like(mean)) / len(seen)
+def mean_and_variance(batches: list[Array], decay: float = 1.0) -> tuple[Array, Array]:
+    """Mean and population variance, `O...`, of all observations of batches `[n, O...]`.
+
+    Each is weighted by decay^(batches since).
+    """
+    ages = range(len(batches) - 1, -1, -1)
+    seen = [
+        (decay**age, np.asarray(row, np.float64))
+        for age, batch in zip(ages, batches, strict=True)
+        for row in batch
+    ]
+    total = math.fsum(weight for weight, _ in seen)
+    zero = np.zeros_like(seen[0][1])
+    mean = sum((weight * row for weight, row in seen), zero) / total
+    variance = sum((weight * (row - mean) ** 2 for weight, row in seen), zero) / total
     return mean, variance
 
 
@@ -244,16 +246,7 @@ def lambda_returns(
     reward: Array, discount: Array, next_value: Array, truncated: Array, lambda_: Array | float
 ) -> Array:
     """The mixture of rewards and values forward from each step, `[T, B]`."""
-    mixing = np.broadcast_to(np.asarray(lambda_, np.float64), reward.shape)
-    returns = np.zeros(reward.shape, np.float64)
-    for t, b in np.ndindex(*reward.shape):
-        weight, steps = 1.0, _rest(discount, truncated, t, b)
-        for k in steps:
-            stay = float(mixing[k, b]) if k != steps[-1] else 0.0
-            returns[t, b] += weight * float(reward[k, b])
-            returns[t, b] += weight * (1.0 - stay) * _after(discount, next_value, k, b)
-            weight *= float(discount[k, b]) * stay
-    return returns
+    return n_step_returns(reward, discount, next_value, truncated, len(reward), lambda_)
 
 
 def n_step_returns(
@@ -380,13 +373,6 @@ def tanh_normal_entropy(loc: float, scale: float, low: float, high: float) -> fl
     )
 
 
-def beta_log_prob(x: float, alpha: float, beta: float, low: float, high: float) -> float:
-    """Of a = low + (high - low) x."""
-    log_beta = math.lgamma(alpha) + math.lgamma(beta) - math.lgamma(alpha + beta)
-    powers = (alpha - 1.0) * math.log(x) + (beta - 1.0) * math.log(1.0 - x)
-    return powers - log_beta - math.log(high - low)
-
-
 def histogram(target: float, low: float, high: float, num_atoms: int, sigma: float) -> Array:
     """The target's share of each bin around an atom, `[K]`; sigma in bins, 0 for two atoms."""
     width = (high - low) / (num_atoms - 1)
@@ -404,21 +390,6 @@ def histogram(target: float, low: float, high: float, num_atoms: int, sigma: flo
     edges = [low + (k - 0.5) * width for k in range(num_atoms + 1)]
     masses = [cdf(right) - cdf(left) for left, right in itertools.pairwise(edges)]
     return np.asarray(masses, np.float64) / sum(masses)
-
-
-def asymmetric_clipped_surrogate(
-    log_prob: Array, old_log_prob: Array, advantage: Array, clip_eps: float, clip_eps_high: float
-) -> tuple[Array, Array]:
-    """As `clipped_surrogate`, between 1 - clip_eps and 1 + clip_eps_high."""
-    losses, gradients = [], []
-    for new, old, a in _floats(log_prob, old_log_prob, advantage):
-        ratio = math.exp(new - old)
-        # A good action's ratio earns nothing above its bound, a bad one's nothing below
-        idle = ratio > 1.0 + clip_eps_high if a > 0.0 else ratio < 1.0 - clip_eps
-        bound = 1.0 + clip_eps_high if a > 0.0 else 1.0 - clip_eps
-        losses.append(-(bound if idle else ratio) * a)
-        gradients.append(0.0 if idle else -ratio * a)
-    return np.asarray(losses, np.float64), np.asarray(gradients, np.float64)
 
 
 def discovered_objective(
@@ -466,21 +437,6 @@ def clipped_huber_error(
     )
     far = huber_error(value, target, delta)[0], huber_error(near, target, delta)[0]
     return np.asarray([max(pair) for pair in _floats(*far)], np.float64)
-
-
-def decayed_mean_and_variance(batches: list[Array], decay: float) -> tuple[Array, Array]:
-    """Of all observations of batches `[n, O...]`, each weighted by decay^(batches since)."""
-    ages = range(len(batches) - 1, -1, -1)
-    seen = [
-        (decay**age, np.asarray(row, np.float64))
-        for age, batch in zip(ages, batches, strict=True)
-        for row in batch
-    ]
-    total = math.fsum(weight for weight, _ in seen)
-    zero = np.zeros_like(seen[0][1])
-    mean = sum((weight * row for weight, row in seen), zero) / total
-    variance = sum((weight * (row - mean) ** 2 for weight, row in seen), zero) / total
-    return mean, variance
 
 
 def linear_recurrence(

@@ -14,6 +14,7 @@ from conftest import alone, build, small_config
 from jaxppo.algorithms import acting, memory, ppo_data, report, spine
 from jaxppo.algorithms.gradient_steps import gradient_step, make_step
 from jaxppo.algorithms.metrics import over_axes
+from jaxppo.config.schema import Config
 from jaxppo.kernels import random_bits
 from jaxppo.ops import sequences
 from jaxppo.ops.collectives import BATCH_AXIS
@@ -119,12 +120,16 @@ def given(state: LearnerState, **changes: float) -> LearnerState:
     return dataclasses.replace(state, agent=with_hyperparameters(state.agent, **numbers))
 
 
+def noise_like(tree: Any, rng: Any = 0) -> Any:
+    """Normal numbers in the form of a tree, by a generator or of a seed."""
+    draw = np.random.default_rng(rng).normal
+    return jax.tree.map(lambda x: jnp.asarray(draw(size=x.shape), x.dtype), tree)
+
+
 def moved(agent: AgentState) -> AgentState:
     """The agent with other parameters, so that everything it sees matters."""
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda x: x + jnp.asarray(0.2 * rng.normal(size=x.shape), x.dtype), agent.policy.params
-    )
+    params = agent.policy.params
+    params = jax.tree.map(lambda x, noise: x + 0.2 * noise, params, noise_like(params))
     return dataclasses.replace(agent, policy=dataclasses.replace(agent.policy, params=params))
 
 
@@ -137,6 +142,19 @@ def acted(phases: Any, state: LearnerState) -> tuple[LearnerState, LearnerState,
     agent = phases.update_obs_statistics(moved(state.agent), rollout)
     before = dataclasses.replace(state, agent=agent)
     return before, *collect(phases, before)
+
+
+def two_members(config: Config) -> Any:
+    """Parameters and metrics after two updates of two members."""
+    system, state = alone(*build(config)[:2])
+    update = jax.jit(jax.vmap(partial(spine.update, system)))
+
+    def of_key(key: jax.Array) -> LearnerState:
+        return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
+
+    states, _ = update(jax.vmap(of_key)(jax.random.split(state.acting.key)))
+    states, metrics = update(states)
+    return states.agent.policy.params, metrics
 
 
 @functools.cache

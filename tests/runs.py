@@ -76,6 +76,12 @@ def coin(variant: str = "one", **arch: Any) -> Config:
     return small_config(**given)
 
 
+def events_of(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """What a run logged, all or of a kind."""
+    events = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [event for event in events if kind in (None, event["event"])]
+
+
 def logged(run_dir: Path) -> dict[str, list[dict[str, Any]]]:
     """All metric logs below, without the clock."""
     return {

@@ -1,28 +1,22 @@
 """An algorithm of a user's own does all that PPO does, without a line of the package changed."""
 
-import dataclasses
-import json
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from conftest import small_config
+from conftest import refused, small_config
 from hydra.core.global_hydra import GlobalHydra
-from phases import flat
 from reinforce import Reinforce
+from runs import events_of
 
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.deploy.export import Export
-from jaxppo.deploy.policy import load
-from jaxppo.export import export
 from jaxppo.launch.composing import compose
-from jaxppo.launch.sweeping import groups
-from jaxppo.runtime.run.jobs import Job, prepare
-from jaxppo.runtime.run.loop import run, run_together
+from jaxppo.runtime.run.jobs import prepare
+from jaxppo.runtime.run.loop import run
 
 pytestmark = pytest.mark.usefixtures("share_programs")
 
@@ -54,18 +48,6 @@ def settings(configs: Path, *overrides: str) -> Config:
     return compose("ff_ppo", [*found, *overrides])
 
 
-@pytest.fixture(scope="module")
-def trained(configs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config, float]:
-    """A run on CartPole: its directory, settings and absolute metric."""
-    config = settings(
-        configs,
-        *("arch.total_num_envs=128", "arch.total_timesteps=300000", "arch.num_evaluation=4"),
-        *("arch.num_eval_episodes=32", "checkpoint.keep=4"),
-    )
-    run_dir = tmp_path_factory.mktemp("reinforce")
-    return run_dir, config, run(config, run_dir)
-
-
 def test_the_page_shows_the_module_that_is_tested() -> None:
     module = (TESTS / "reinforce.py").read_text()
     assert block("reinforce.py") == module
@@ -73,19 +55,14 @@ def test_the_page_shows_the_module_that_is_tested() -> None:
 
 
 @pytest.mark.long
-def test_it_learns(trained: tuple[Path, Config, float]) -> None:
-    assert trained[2] > 450.0  # of 500; a random policy has 22
-
-
-@pytest.mark.long
-def test_its_policy_is_loaded_evaluated_and_exported(
-    trained: tuple[Path, Config, float], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir, _, metric = trained
-    policy = load(run_dir, trust=["reinforce"])
-    assert np.mean(policy.evaluate(320).returns) == pytest.approx(metric)
-    export(Export(run=str(run_dir), trust=["reinforce"], platforms=["cpu"]))
-    assert "greedy.stablehlo" in capsys.readouterr().out
+def test_it_learns(configs: Path, tmp_path: Path) -> None:
+    config = settings(
+        configs,
+        *("arch.total_num_envs=128", "arch.total_timesteps=300000", "arch.num_evaluation=4"),
+        *("arch.num_eval_episodes=32", "env=cartpole"),
+    )
+    assert config.system.gamma == 0.98  # of the environment's file, whose actor_lr is PPO's
+    assert run(config, tmp_path) > 450.0  # of 500; a random policy has 22
 
 
 @pytest.mark.long
@@ -100,103 +77,50 @@ def test_its_hyperparameters_evolve_and_go_on_to_a_larger_budget(
     )
     assert set(config.population.hyperparameters) == {"policy_lr", "entropy_bonus"}
     run(config, tmp_path)
-    arch = dataclasses.replace(config.arch, num_updates=10, num_evaluation=5)
-    run(dataclasses.replace(config, arch=arch), tmp_path, resume=True)
-    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    rates = [e["hyperparameters"]["policy_lr"] for e in events if e["event"] == "selection"]
+    arch = replace(config.arch, num_updates=10, num_evaluation=5)
+    run(replace(config, arch=arch), tmp_path, resume=True)
+    rates = [e["hyperparameters"]["policy_lr"] for e in events_of(tmp_path, "selection")]
     assert len(rates) > 1
     assert rates[0] != rates[-1]
     assert all(1e-4 <= rate <= 1e-2 for row in rates for rate in row)
-    training = [event for event in events if event["event"] == "train"]
-    assert training[-1]["steps"] == 640
-    assert {"policy_loss", "baseline_loss", "entropy", "policy_gradient_norm"} <= set(training[0])
+    assert events_of(tmp_path, "train")[-1]["steps"] == 640
+
+
+def with_first(change: Any) -> Any:
+    """What changes the first of two results."""
+    return lambda found: (change(found[0]), found[1])
+
+
+def with_second(change: Any) -> Any:
+    return lambda found: (found[0], change(found[1]), *found[2:])
+
+
+BROKEN: list[tuple[str, Any, str]] = [  # a method, what changes its result, and the error
+    ("groups", lambda found: dict.fromkeys(found, "nobody"), "groups: .*nobody"),
+    ("rates", lambda found: {"policy": found["policy"]}, "rates: .*policy, baseline"),
+    ("targets", lambda found: found[:2], "targets: "),
+    (
+        "targets",
+        with_second(lambda x: replace(x, actual=jnp.zeros(3))),
+        r"targets: actual is \[3\]",
+    ),
+    ("loss", lambda found: found[0], "loss: "),
+    ("loss", with_first(lambda loss: jnp.full(2, loss)), r"loss: .*\[2\]"),
+    ("loss", with_second(vars), "loss: .*LossMetrics"),
+    ("loss", with_second(lambda x: replace(x, entropy=jnp.zeros(3))), r"loss: entropy is \[3\]"),
+    ("act", lambda found: found.action, "act: .*ActorOutput"),
+]
 
 
 @pytest.mark.long
-def test_a_sweep_of_its_hyperparameters_is_one_program(configs: Path, tmp_path: Path) -> None:
-    each = [
-        settings(configs, *TINY, f"system.policy_lr={rate}", "env=cartpole")
-        for rate in (0.0, 1e-3, 3e-3)
-    ]
-    assert each[0].system.gamma == 0.98  # of the environment's file, whose actor_lr is PPO's
-    assert groups(each) == [[0, 1, 2]]
-    jobs = [Job(config, tmp_path / str(i)) for i, config in enumerate(each)]
-    for job in jobs:
-        job.run_dir.mkdir()
-    run_together(jobs)
-    policies = [
-        flat(load(job.run_dir, "latest", trust=["reinforce"]).policy.params) for job in jobs
-    ]
-    assert not np.array_equal(policies[1], policies[2])
-
-
-class UnknownGroup(Reinforce):
-    def groups(self, params: Any) -> dict[str, str]:
-        return dict.fromkeys(params, "nobody")
-
-
-class OneRate(Reinforce):
-    def rates(self, agent: Any) -> Any:
-        return {"policy": agent.hyperparameters.policy_lr}
-
-
-class TwoTargets(Reinforce):
-    def targets(self, *given: Any) -> Any:
-        return super().targets(*given)[:2]
-
-
-class ShortSteps(Reinforce):
-    def targets(self, *given: Any) -> Any:
-        agent, steps, found = super().targets(*given)
-        return agent, dataclasses.replace(steps, actual=jnp.zeros(3)), found
-
-
-class BareLoss(Reinforce):
-    def loss(self, *given: Any) -> Any:
-        return super().loss(*given)[0]
-
-
-class DictOfMetrics(Reinforce):
-    def loss(self, *given: Any) -> Any:
-        loss, found = super().loss(*given)
-        return loss, vars(found)
-
-
-class MetricOfEach(Reinforce):
-    def loss(self, *given: Any) -> Any:
-        loss, found = super().loss(*given)
-        return loss, dataclasses.replace(found, entropy=jnp.zeros(3))
-
-
-class BareAction(Reinforce):
-    def act(self, *given: Any) -> Any:
-        return super().act(*given).action
-
-
-class LossOfEach(Reinforce):
-    def loss(self, *given: Any) -> Any:
-        loss, found = super().loss(*given)
-        return jnp.full(2, loss), found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "algorithm, words",
-    [
-        (UnknownGroup, "groups: .*nobody"),
-        (OneRate, "rates: .*policy, baseline"),
-        (TwoTargets, "targets: "),
-        (ShortSteps, r"targets: actual is \[3\]"),
-        (BareLoss, "loss: "),
-        (LossOfEach, r"loss: .*\[2\]"),
-        (DictOfMetrics, "loss: .*LossMetrics"),
-        (MetricOfEach, r"loss: entropy is \[3\]"),
-        (BareAction, "act: .*ActorOutput"),
-    ],
-)
-def test_an_algorithm_that_breaks_its_contract_is_named(algorithm: type, words: str) -> None:
-    path = f"system.algorithm=test_algorithms.{algorithm.__name__}"
-    config = small_config(system__algorithm=path.partition("=")[2])
-    with pytest.raises(ConfigError, match=f"^{re.escape(path)}: {words}") as error:
+@pytest.mark.parametrize("method, change, words", BROKEN)
+def test_an_algorithm_that_breaks_its_contract_is_named(
+    method: str, change: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(Reinforce, method)
+    parts = {method: lambda *given: change(real(*given)), "__module__": __name__}
+    broken = type("Broken", (Reinforce,), parts)
+    monkeypatch.setattr(sys.modules[__name__], "Broken", broken, raising=False)
+    config = small_config(system__algorithm="test_algorithms.Broken")
+    with refused(rf"^system\.algorithm=test_algorithms\.Broken: {words}"):
         prepare(config)
-    assert "\n" not in str(error.value)

@@ -1,6 +1,5 @@
 """That agents learn: known optima in seconds, CartPole in 100,000 steps; minutes under `slow`."""
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import LAYERS, alone, build, small_config
 from omegaconf import OmegaConf
+from runs import events_of
 
 from jaxppo.algorithms import acting, spine
 from jaxppo.config.parse import parse
@@ -41,16 +41,12 @@ CARTPOLE_100K = [
 ]
 
 
-def train(
-    overrides: list[str], run_dir: Path, executable: str = "ff_ppo"
-) -> tuple[float, list[float]]:
-    """The absolute metric and every evaluation's return."""
+def train(overrides: list[str], run_dir: Path, executable: str = "ff_ppo") -> float:
+    """The absolute metric."""
     with hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
         settings = hydra.compose(executable, [*QUIET, *overrides])
     raw: Any = OmegaConf.to_container(settings, resolve=True)
-    result = run(parse(raw), run_dir)
-    events = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    return result, [event["episode_return"] for event in events if event["event"] == "eval"]
+    return run(parse(raw), run_dir)
 
 
 IMAGE = {
@@ -135,8 +131,7 @@ def test_steps_that_are_not_finite_can_be_skipped(tmp_path: Path, what: str) -> 
         system=NORMALIZED,
     )
     assert score > 0.98
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    training = [event for event in map(json.loads, lines) if event["event"] == "train"]
+    training = events_of(tmp_path, "train")
     assert all(0 < event["skipped_steps"] < 8 for event in training)  # of 8 an update, on average
     for event in training:
         assert event["skipped_steps"] + event["gradient_steps"] == 8
@@ -194,9 +189,8 @@ def test_the_critic_learns_the_value_of_endless_reward() -> None:
 def test_cartpole_in_100k_steps(tmp_path: Path) -> None:
     """Of most seeds: about one in sixteen needs longer, and which one depends on the processor."""
     train([*CARTPOLE_100K, "arch.seed=0", "arch.num_seeds=3"], tmp_path)
-    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert statistics.median(events[-1]["member_returns"]) >= 475  # the absolute metric
-    (*_, last) = (event for event in events if event["event"] == "eval")
+    (absolute,), (*_, last) = (events_of(tmp_path, kind) for kind in ("absolute", "eval"))
+    assert statistics.median(absolute["member_returns"]) >= 475
     assert statistics.median(last["member_returns"]) >= 440
 
 
@@ -218,10 +212,8 @@ def test_impala_learns_cartpole_with_a_policy_four_updates_old(tmp_path: Path) -
         *(f"system.{name}={value}" for name, value in system.items()),
     ]
     train(overrides, tmp_path)
-    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert statistics.median(events[-1]["member_returns"]) >= 450
-    trained = [event for event in events if event["event"] == "train"]
-    assert trained[-1]["policy_lag"] == 4
+    assert statistics.median(events_of(tmp_path)[-1]["member_returns"]) >= 450
+    assert events_of(tmp_path, "train")[-1]["policy_lag"] == 4
 
 
 @pytest.mark.slow
@@ -243,7 +235,7 @@ def test_impala_learns_cartpole_with_a_policy_four_updates_old(tmp_path: Path) -
     ],
 )
 def test_an_environments_own_settings_solve_it(tmp_path: Path, env: str, at_least: float) -> None:
-    assert train([f"env={env}"], tmp_path)[0] >= at_least
+    assert train([f"env={env}"], tmp_path) >= at_least
 
 
 @pytest.mark.slow
@@ -255,7 +247,7 @@ def test_a_memory_solves_what_nothing_else_does(
     tmp_path: Path, env: str, at_least: float, network: str
 ) -> None:
     overrides = [f"env={env}", f"network={network}"]
-    assert train(overrides, tmp_path, "rec_ppo")[0] >= at_least
+    assert train(overrides, tmp_path, "rec_ppo") >= at_least
 
 
 @pytest.mark.slow
@@ -263,15 +255,15 @@ def test_a_memory_solves_what_nothing_else_does(
 def test_a_transformer_solves_it_in_100k_steps(tmp_path: Path, env: str) -> None:
     overrides = [f"env={env}", "network=gtrxl"]
     budget = ["arch.total_timesteps=98304", "arch.num_evaluation=3"]
-    assert train([*overrides, *budget], tmp_path, "rec_ppo")[0] >= 0.95
+    assert train([*overrides, *budget], tmp_path, "rec_ppo") >= 0.95
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["memory_chain", "t_maze"])
 def test_without_memory_it_stays_at_chance(tmp_path: Path, env: str) -> None:
-    assert abs(train([f"env={env}"], tmp_path)[0]) <= 0.3
+    assert abs(train([f"env={env}"], tmp_path)) <= 0.3
 
 
 @pytest.mark.slow
 def test_a_memory_swings_up_a_pendulum_of_unknown_velocity(tmp_path: Path) -> None:
-    assert train(["env=pendulum_no_velocity", "network=lru"], tmp_path, "rec_ppo")[0] >= -200
+    assert train(["env=pendulum_no_velocity", "network=lru"], tmp_path, "rec_ppo") >= -200

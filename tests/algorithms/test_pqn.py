@@ -1,7 +1,6 @@
 """PQN against oracles, rlax and invariants; its settings; that it learns."""
 
 import dataclasses
-import functools
 import json
 import subprocess
 import sys
@@ -16,20 +15,15 @@ import optax
 import oracles
 import pytest
 import rlax
-from conftest import alone, build
+from conftest import alone, build, close, refused
 from hydra.core.global_hydra import GlobalHydra
-from phases import acted, add_targets, collect, compiled, flat, with_hyperparameters
+from phases import acted, add_targets, collect, compiled, flat, noise_like, with_hyperparameters
 from runs import QUIET, pqn
 
 from jaxppo.algorithms import acting
 from jaxppo.algorithms.optimizers import optimizer, scale_by_radam
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import Config
-from jaxppo.deploy.export import Export
-from jaxppo.deploy.policy import load
-from jaxppo.export import export
 from jaxppo.launch.composing import compose
-from jaxppo.launch.sweeping import groups
 from jaxppo.networks import q_heads
 from jaxppo.networks.q_heads import ScalarQHead
 from jaxppo.ops import distributional
@@ -42,8 +36,8 @@ from jaxppo.ops.action_values import (
     greedy_actions,
 )
 from jaxppo.ops.distributional import quantile_loss
-from jaxppo.runtime.run.jobs import Job, prepare
-from jaxppo.runtime.run.loop import run, run_together
+from jaxppo.runtime.run.jobs import prepare
+from jaxppo.runtime.run.loop import run
 from jaxppo.types import Discrete, LearnerState, MultiDiscrete, Rollout
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -297,6 +291,29 @@ def test_double_targets_are_rlax_double_q_learning() -> None:
     np.testing.assert_allclose(estimate.mean()[0, 0, 0], np.mean(before, axis=1), rtol=1e-6)
 
 
+@pytest.mark.long
+def test_double_distributions_are_those_of_each_alone() -> None:
+    """Their losses are the mean of two single heads' whose successors are the other's."""
+    rng, one, taken = np.random.default_rng(3), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
+    before, after = (
+        jnp.asarray(rng.normal(size=(1, 1, 1, A, K, 2)), jnp.float32) for _ in range(2)
+    )
+    step = (0.3 * one, 0.9 * one)
+    make = partial(QuantileQ, huber_delta=1.0)
+    both, successor = (DoubleQ(pair=make(quantiles=x)) for x in (before, after))
+    value = successor.greedy_value(jnp.ones((1, 1, 1, A), bool))
+    assert value.shape == (1, 1, K, 2)
+    target = both.lambda_returns(*step, value, one < 0, jnp.float32(0.0))
+    losses = []
+    for i in range(2):
+        own, other = (make(quantiles=after[..., j]) for j in (i, 1 - i))
+        chosen = greedy_actions(own.mean(), jnp.ones((1, 1, 1, A), bool))
+        single, wanted = make(quantiles=before[..., i]), other.select(chosen).state_value()
+        wanted = single.lambda_returns(*step, wanted, one < 0, jnp.float32(0.0))
+        losses.append(single.select(taken).loss(wanted))
+    np.testing.assert_allclose(both.select(taken).loss(target), sum(losses) / 2, rtol=1e-5)
+
+
 def one_step_loss(make: Any, name: str, before: jax.Array, after: jax.Array) -> jax.Array:
     """The loss of action 1 in state `before`, with reward 0.3 and the successor `after`."""
     estimate, successor = (make(**{name: x[None, None, None]}) for x in (before, after))
@@ -351,15 +368,6 @@ def test_every_component_gets_legal_values_only(name: str) -> None:
     action = epsilon_greedy(output.estimate.mean(), output.legal, jnp.float32(0.7), key)
     seen = [set(np.unique(action[..., i]).tolist()) for i in range(3)]
     assert seen == [{0, 1}, {1, 2, 3}, {0, 1, 2}]  # a mask that allows nothing is ignored
-
-
-def test_epsilon_is_linear_then_constant() -> None:
-    system, state = small(system={"epsilon_start": 0.9, "epsilon_end": 0.1})
-    hp = state.agent.hyperparameters.replace(num_updates=100, epsilon_fraction=0.2)
-    found = [float(system.algorithm.exploration(hp, jnp.int32(i))) for i in (0, 5, 10, 20, 99)]
-    np.testing.assert_allclose(found, [0.9, 0.7, 0.5, 0.1, 0.1], rtol=1e-6)
-    at_once = hp.replace(epsilon_fraction=0.0)
-    assert float(system.algorithm.exploration(at_once, jnp.int32(0))) == pytest.approx(0.1)
 
 
 @pytest.mark.long
@@ -429,16 +437,6 @@ def test_noise_explores_instead_of_epsilon() -> None:
     np.testing.assert_array_equal(actions(None, keys[0]), actions(None, None))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"dueling": 1}, {"double": "yes"}, {"initial_noise": -1.0}, {"action_space": (Discrete(2),)}],
-)
-def test_heads_refuse_in_one_line(arguments: dict[str, Any]) -> None:
-    (name,) = arguments
-    with pytest.raises(ValueError, match="tuple" if name == "action_space" else name):
-        ScalarQHead(**{"action_space": Discrete(2), **arguments})
-
-
 # Learning
 
 
@@ -451,10 +449,7 @@ def test_optimizer_is_radam_by_default() -> None:
     params = jax.tree.map(jnp.zeros_like, state.agent.policy.params)
     assert set(system.algorithm.groups(params).values()) == {"network"}
     rng = np.random.default_rng(0)
-    gradients = [
-        jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
-        for _ in range(120)
-    ]
+    gradients = [noise_like(params, rng) for _ in range(120)]
     transform = optimizer(system, state.agent)
     opt_state, update = transform.init(params), jax.jit(transform.update)
     several = [flat(g) for g in gradients]
@@ -476,7 +471,7 @@ def test_radam_has_the_state_of_optax_and_its_first_steps(nesterov: bool) -> Non
         step, state = ours.update(gradient, state)
         expected, other = theirs.update(gradient, other)
         np.testing.assert_allclose(step, expected, rtol=1e-6)
-        jax.tree.map(np.testing.assert_array_equal, state, other)
+        close(state, other)
 
 
 @pytest.mark.long
@@ -590,66 +585,8 @@ def test_networks_chosen_by_an_environment_have_layer_norm() -> None:
     ],
 )
 def test_mistakes_are_told_in_one_line(name: str, overrides: list[str], key: str) -> None:
-    with pytest.raises(ConfigError, match=key) as refusal:
+    with refused(key):
         prepare(command(name, "env=cartpole", *overrides))
-    assert "\n" not in str(refusal.value)
-
-
-# Runs
-
-TINY = [
-    *("arch.total_num_envs=8", "arch.num_updates=8", "arch.num_evaluation=4"),
-    *("arch.num_eval_episodes=4", "system.rollout_length=8", "system.epochs=1"),
-    *("system.num_minibatches=4", "network.critic_torso.layer_sizes=[16]", "env=cartpole"),
-    *("system.decay_learning_rates=false", "system.epsilon_fraction=0", "system.epsilon_end=0.5"),
-]
-
-
-@functools.cache
-def tiny() -> Config:
-    return command("ff_pqn", *TINY)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four blocks."""
-    folder: Path = tmp_path_factory.mktemp("whole")
-    run(tiny(), folder)
-    return folder
-
-
-def events_of(run_dir: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
-
-
-@pytest.mark.long
-def test_stopped_run_equals_an_uninterrupted_one(whole: Path, tmp_path: Path) -> None:
-    half = dataclasses.replace(tiny().arch, num_updates=4, num_evaluation=2)
-    run(dataclasses.replace(tiny(), arch=half), tmp_path)
-    run(tiny(), tmp_path, resume=True)
-    last = events_of(tmp_path, "train")[-1]
-    assert last["steps"] == 8 * 64
-    assert {"q_loss", "q_value", "epsilon", "network_gradient_norm"} <= set(last)
-    np.testing.assert_array_equal(
-        *(flat(load(d, "latest").policy.params) for d in (tmp_path, whole))
-    )
-
-
-@pytest.mark.long
-def test_sweep_of_hyperparameters_is_one_program(whole: Path, tmp_path: Path) -> None:
-    each = [
-        command("ff_pqn", *TINY, change)
-        for change in ("system.epsilon_end=0.0", "arch.seed=42", "system.learning_rate=1e-3")
-    ]
-    assert groups(each) == [[0, 1, 2]]
-    jobs = [Job(config, tmp_path / str(i)) for i, config in enumerate(each)]
-    for job in jobs:
-        job.run_dir.mkdir()
-    run_together(jobs)
-    together, by_itself = (load(d, "latest").policy for d in (tmp_path / "1", whole))
-    np.testing.assert_allclose(flat(together.params), flat(by_itself.params), atol=1e-5)
-    assert float(together.exploration) == float(by_itself.exploration) == 0.5
 
 
 @pytest.mark.slow
@@ -659,35 +596,3 @@ def test_cartpole_is_learnt_by_the_command(shell: dict[str, str], tmp_path: Path
     subprocess.run([*module, *settings], env=shell, check=True, capture_output=True)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["absolute_metric"] > 450.0  # of 500; a random policy has 22
-
-
-@pytest.mark.long
-def test_policy_is_loaded_evaluated_and_exported(whole: Path) -> None:
-    (absolute,) = events_of(whole, "absolute")
-    returns = load(whole).evaluate(40).returns
-    assert np.mean(returns) == pytest.approx(absolute["episode_return"])
-    export(Export(run=str(whole), platforms=["cpu"]))
-    assert (whole / "export" / "greedy.stablehlo").exists()
-
-
-@pytest.mark.long
-def test_double_distributions_are_those_of_each_alone() -> None:
-    """Their losses are the mean of two single heads' whose successors are the other's."""
-    rng, one, taken = np.random.default_rng(3), jnp.ones((1, 1)), jnp.ones((1, 1, 1), jnp.int32)
-    before, after = (
-        jnp.asarray(rng.normal(size=(1, 1, 1, A, K, 2)), jnp.float32) for _ in range(2)
-    )
-    step = (0.3 * one, 0.9 * one)
-    make = partial(QuantileQ, huber_delta=1.0)
-    both, successor = (DoubleQ(pair=make(quantiles=x)) for x in (before, after))
-    value = successor.greedy_value(jnp.ones((1, 1, 1, A), bool))
-    assert value.shape == (1, 1, K, 2)
-    target = both.lambda_returns(*step, value, one < 0, jnp.float32(0.0))
-    losses = []
-    for i in range(2):
-        own, other = (make(quantiles=after[..., j]) for j in (i, 1 - i))
-        chosen = greedy_actions(own.mean(), jnp.ones((1, 1, 1, A), bool))
-        single, wanted = make(quantiles=before[..., i]), other.select(chosen).state_value()
-        wanted = single.lambda_returns(*step, wanted, one < 0, jnp.float32(0.0))
-        losses.append(single.select(taken).loss(wanted))
-    np.testing.assert_allclose(both.select(taken).loss(target), sum(losses) / 2, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,23 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import LAYERS, MLP, alone, build
-from killing import Killed
+from conftest import LAYERS, MLP, alone, build, refused
 from phases import acted, add_targets, collect, compiled, flat, given, rollout_after, with_steps
-from runs import QUIET, assert_equal, jobs_of, logged, reppo
+from runs import QUIET, fresh, reppo
 
 from jaxppo.algorithms import acting, spine
 from jaxppo.algorithms.reppo import REPPO, REPPOSettings, draws_of, multiplier_loss, policy_loss
-from jaxppo.config.fields import ConfigError
-from jaxppo.deploy.export import Export
-from jaxppo.deploy.policy import load
-from jaxppo.export import export
 from jaxppo.launch.composing import compose
 from jaxppo.networks import actor_q
 from jaxppo.ops import distributions
 from jaxppo.ops.values import ScalarValue
 from jaxppo.runtime.run.jobs import prepare
-from jaxppo.runtime.run.loop import run, run_together
+from jaxppo.runtime.run.loop import run
 from jaxppo.types import Box, Discrete
 
 pytestmark = pytest.mark.usefixtures("share_programs")
@@ -56,7 +52,7 @@ NAMES = ["continuous", "discrete", "recompute", "memory"]
 # Targets
 
 
-@pytest.mark.parametrize("name", NAMES[:3])
+@pytest.mark.parametrize("name", [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.long)])
 def test_targets_equal_a_loop_over_true_successors(name: str) -> None:
     """G_t = r_t + gamma (1 - terminated_t) [alpha H' + (1 - c_t) Q' + c_t G_{t+1}] in float64."""
     phases, state = phases_of(name)
@@ -254,7 +250,7 @@ def test_an_update_moves_alpha_towards_its_aim(target: float, sign: int) -> None
 
 
 @pytest.mark.parametrize(
-    "name", [*NAMES[:2], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[2:])]
+    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])]
 )
 def test_the_first_minibatch_of_an_update_has_no_kl(name: str) -> None:
     phases, state = phases_of(name)
@@ -298,7 +294,7 @@ def test_each_loss_reaches_its_own_parameters() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["continuous", "discrete"])
+@pytest.mark.parametrize("name", ["continuous", pytest.param("discrete", marks=pytest.mark.long)])
 def test_predictions_are_of_steps_with_a_successor(name: str) -> None:
     """Of truncated steps too, but not where the MDP ended, and they equal an oracle."""
     phases, state = phases_of(name)
@@ -353,57 +349,13 @@ def test_minibatches_and_epochs_draw_anew() -> None:
 # What it shares with all algorithms
 
 
-def config_of(name: str = "continuous", **changes: Any) -> Any:
-    """A run of four blocks that saves after each."""
-    arch = {"total_num_envs": 8, "num_updates": 4, "num_evaluation": 4, "num_eval_episodes": 5}
-    given: dict[str, Any] = {"arch": {**arch, **changes.pop("arch", {})}, "logger": QUIET}
-    if name == "memory":
-        given |= {"network": REMEMBERING, "system__sequence_length": 4}
-    if name == "discrete":
-        given["env"] = CLOCK
-    checkpoint = {"share": 1.0}
-    return reppo(**given, checkpoint=checkpoint, **changes)
-
-
-@pytest.mark.long
-def test_a_run_that_was_stopped_ends_as_if_nothing_had_happened(tmp_path: Path, kill: Any) -> None:
-    config = config_of(arch={"update_batch_size": 2, "num_seeds": 2})
-    for folder in ("whole", "parts"):
-        (tmp_path / folder).mkdir()
-    result = run(config, tmp_path / "whole")
-    kill(1)
-    with pytest.raises(Killed):
-        run(config, tmp_path / "parts")
-    assert run(config, tmp_path / "parts", resume=True) == result
-    assert_equal(tmp_path / "whole", tmp_path / "parts")
-
-
-@pytest.mark.long
-def test_members_with_other_numbers_are_the_runs_that_they_would_be_alone(tmp_path: Path) -> None:
-    """As one program, although even the first alpha and beta differ."""
-    numbers = [
-        {},
-        {"initial_alpha": 0.3, "initial_beta": 0.5, "kl_bound": 1e-4, "target_entropy": 0.5},
-        {"q_lambda": 0.1, "actor_lr": 1e-2, "multiplier_lr": 1e-2, "auxiliary_coef": 0.0},
-    ]
-    configs = [config_of(system=each, arch={"seed": i}) for i, each in enumerate(numbers)]
-    results = run_together(jobs_of(tmp_path, configs))
-    for i, config in enumerate(configs):
-        (tmp_path / f"alone_{i}").mkdir()
-        np.testing.assert_allclose(results[i], run(config, tmp_path / f"alone_{i}"), rtol=1e-3)
-        one, other = (logged(tmp_path / x)["metrics.jsonl"] for x in (str(i), f"alone_{i}"))
-        for left, right in zip(one, other, strict=True):
-            for key in ("alpha", "beta", "kl", "value_loss", "episode_return"):
-                if key in left:
-                    np.testing.assert_allclose(left[key], right[key], rtol=2e-3, atol=1e-5)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["discrete", pytest.param("memory", marks=pytest.mark.slow)])
-def test_a_policy_is_loaded_described_and_exported(tmp_path: Path, name: str) -> None:
-    run(config_of(name), tmp_path)
-    policy = load(tmp_path, trust=["envs"])
-    assert np.isfinite(policy.evaluate(3).returns).all()
+def test_an_episode_is_described(name: str) -> None:
+    changes: dict[str, Any] = {"env": CLOCK}
+    if name == "memory":
+        changes = {"network": REMEMBERING, "system__sequence_length": 4}
+    policy = fresh(reppo(arch={"num_eval_episodes": 5}, **changes))
     episode, *_ = policy.play(episodes=2)
     assert set(episode.distribution) == ({"logits"} if name == "discrete" else {"loc", "scale"})
     obs, reset = episode.observations[:, None], jnp.zeros((episode.length, 1), bool)
@@ -413,8 +365,6 @@ def test_a_policy_is_loaded_described_and_exported(tmp_path: Path, name: str) ->
     q = algorithm.critic(policy.policy.params, output, raw)[0].value.mean()
     expected = algorithm.mean_q(output.distribution, q)[:, 0]
     np.testing.assert_allclose(episode.values, expected, rtol=1e-4, atol=1e-5)
-    export(Export(run=str(tmp_path), platforms=["cpu"], trust=["envs"]))
-    assert (tmp_path / "export" / "greedy.stablehlo").exists()
 
 
 @pytest.mark.long
@@ -478,9 +428,5 @@ def test_pendulum_is_learnt_by_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(typed: str, names: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with refused("".join(rf"(?=.*{re.escape(name)})" for name in names.split("|"))):
         prepare(compose("ff_reppo", typed.split()))
-    line = str(refused.value)
-    assert len(line.splitlines()) == 1
-    for name in names.split("|"):
-        assert name in line

@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import alone, build, small_config
-from phases import compiled, flat, given, of_system, with_hyperparameters
+from conftest import alone, build, refused, small_config
+from phases import compiled, flat, given, noise_like, of_system, with_hyperparameters
 from runs import pqn
 
 from jaxppo.algorithms.optimizers import optimizer
 from jaxppo.algorithms.schedules import begin_update, scheduled
-from jaxppo.config.fields import ConfigError
 from jaxppo.runtime.programs.build import program_key
 from jaxppo.types import Hyperparameters, LearnerState
 
@@ -222,8 +221,7 @@ def test_optimisers_are_those_of_optax(name: str) -> None:
     settings = small_config(system={**changes, "max_grad_norm": math.inf, "critic_lr": 1e-2})
     system, state = alone(*build(settings)[:2])
     params = state.agent.policy.params
-    rng = np.random.default_rng(0)
-    gradient = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
+    gradient = noise_like(params)
 
     def three_steps(transform: Any, part: Any, gradient: Any) -> Any:
         opt_state, step = transform.init(part), jax.jit(transform.update)
@@ -257,8 +255,7 @@ def test_numbers_of_adam_are_hyperparameters() -> None:
     )
     system, state = alone(*build(settings)[:2])
     params = state.agent.policy.params
-    rng = np.random.default_rng(0)
-    gradient = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params)
+    gradient = noise_like(params)
     rows = [(0.9, 0.99, 1e-3), (0.5, 0.9, 1e-1)]
 
     def steps(transform: Any) -> Any:
@@ -311,6 +308,5 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("changes, key", WRONG, ids=[str(changes) for changes, _ in WRONG])
 def test_mistakes_are_named_in_one_line(changes: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError, match=key) as error:
+    with refused(key):
         build(small_config(system=changes))
-    assert "\n" not in str(error.value)

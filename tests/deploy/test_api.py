@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import on_devices, small_config
+from conftest import close, on_devices, refused, small_config
 from envs import Clock, Coin, Params
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -125,7 +125,7 @@ def test_policies_are_those_of_the_files(tmp_path: Path) -> None:
         there = jaxppo.load(tmp_path / "run", which, seed=seed, trust=["envs"])
         steps.add(here.steps)
         assert here.steps == there.steps
-        jax.tree.map(np.testing.assert_array_equal, here.policy.params, there.policy.params)
+        close(here.policy.params, there.policy.params)
     assert len(steps) > 1  # the best was not the latest
     best = jaxppo.load(tmp_path / "run", trust=["envs"])
     assert found.policy.config.arch.seed == best.config.arch.seed
@@ -349,10 +349,8 @@ def test_what_is_given_is_its_own_in_every_run() -> None:
     ],
 )
 def test_mistakes_are_errors_of_one_line(arguments: Any, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(re.escape(key)):
         jaxppo.train(**arguments)
-    assert key in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 class Ragged(Clock):
@@ -378,9 +376,8 @@ class Wide(Torso):
     ],
 )
 def test_objects_are_named_in_errors_as_the_caller_knows_them(given_: Any, name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=name) as caught:
         jaxppo.train(coin(), **given_)
-    assert name in str(caught.value)
     assert given.HOME not in str(caught.value)
 
 
@@ -426,9 +423,8 @@ def test_what_is_no_run_to_load_is_said(tmp_path: Path) -> None:
         (run_dir, "checkpoint.enabled=true"),
     ):
         for which in ("best", 64):
-            with pytest.raises(ConfigError) as caught:
+            with refused(re.escape(words)):
                 jaxppo.load(path, which)
-            assert words in str(caught.value)
 
 
 def test_settings_of_a_dict_are_those_of_a_list() -> None:
@@ -471,8 +467,7 @@ def test_a_whole_run_is_the_run_of_its_seed(program: Any, whole: Result) -> None
     steps = np.asarray(out.evaluations.updates) * run.steps_per_update
     assert steps.tolist() == whole.evaluations["steps"].tolist() == STEPS
     latest = whole.policy_of(42, "latest").policy.params
-    for one, other in zip(*map(jax.tree.leaves, (out.policy.params, latest)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    close(out.policy.params, latest, rtol=1e-4, atol=1e-5)
     for name in ("total_loss", "entropy", "actor_gradient_norm", "critic_gradient_norm"):
         means = np.asarray(out.metrics[name]).reshape(4, 2).mean(axis=1)
         np.testing.assert_allclose(means, whole.metrics[name], rtol=1e-4, err_msg=name)
@@ -501,9 +496,7 @@ def test_rows_of_vmap_are_runs_alone_and_grids_change_one_number(program: Any) -
             out = call(keys[column], run.hyperparameters.replace(actor_lr=jnp.float32(rate)))
             got = jax.tree.map(lambda x, at=(row, column): x[at], both)
             for name in ("metrics", "evaluations"):
-                pairs = zip(*(jax.tree.leaves(getattr(x, name)) for x in (got, out)), strict=True)
-                for one, other in pairs:
-                    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+                close(getattr(got, name), getattr(out, name), rtol=1e-3, atol=1e-4)
     moved = [np.asarray(x) for x in jax.tree.leaves(both.policy.params["actor_head"])]
     assert all((x[0] != x[1]).any() for x in moved)
 
@@ -527,7 +520,7 @@ SHARDED = """
 import jax, numpy as np
 from jax.sharding import Mesh, PartitionSpec
 import jaxppo
-from conftest import small_config
+from conftest import close, small_config
 
 arch = {"num_updates": 2, "absolute_metric": False}
 run = jaxppo.make_train(small_config(env={"target": "envs.Coin"}, arch=arch))
@@ -552,9 +545,7 @@ for row in (0, 3):
         found = jax.tree.map(lambda x: x[row, column], sharded)
         expected = alone(own)
         for part in ("metrics", "evaluations"):
-            leaves = (jax.tree.leaves(getattr(x, part)) for x in (found, expected))
-            for one, other in zip(*leaves):
-                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+            close(getattr(found, part), getattr(expected, part), rtol=1e-3, atol=1e-4)
 assert np.isnan(sharded.absolute_metric).all()
 print("done")
 """
@@ -620,11 +611,9 @@ def test_a_whole_run_refuses_a_number_that_breaks_its_rule() -> None:
     jax.eval_shape(whole, jax.random.key(0), right)
 
 
-def test_each_setting_has_one_keyword_with_a_type() -> None:
+def test_each_setting_has_one_keyword() -> None:
     known = keywords()
     assert len(set(known.values())) == len(known)
-    stub = Path(jaxppo.__file__).with_name("config") / "keywords.pyi"
-    assert set(known) == set(re.findall(r"^    (\w+): ", stub.read_text(), re.MULTILINE))
     assert set(known_keys()) <= set(known.values())
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli import CARTPOLE
-from conftest import small_config
+from conftest import refused, small_config
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from runs import coin
@@ -227,10 +228,8 @@ def test_what_a_stored_run_may_not_name_is_refused(attack: str) -> None:
     settings["system"]["optimizer"] = "optax.adabelief"
     check_trust(settings, [])
     settings[group] |= changes
-    with pytest.raises(ConfigError) as error:
+    with refused(re.escape(words)):
         check_trust(settings, [])
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
     assert "evil" not in sys.modules
 
 
@@ -297,9 +296,8 @@ def test_facts_of_a_stranger_are_checked(
     change_manifest(run_dir, **FACTS[attack])
     before = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
     settings = parse(read_config(run_dir))
-    with pytest.raises((CheckpointError, ConfigError)) as error:
+    with refused(".", (CheckpointError, ConfigError)):
         loop.run(settings, run_dir, resume=True)
-    assert "\n" not in str(error.value)
     after = {name: (run_dir / name).read_bytes() for name in files_of(run_dir)}
     assert {k: v for k, v in after.items() if k != ".lock"} == {
         k: v for k, v in before.items() if k != ".lock"

@@ -1,14 +1,14 @@
 """Wrong settings of what is around a run: each is refused in one line that names the key."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import small_config
+from conftest import refused, small_config
 
 from jaxppo import render, report
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.extras.chips import targets
 from jaxppo.extras.tuning import tune
@@ -72,10 +72,8 @@ def test_a_command_ends_with_status_2(
 def test_a_search_is_refused_before_anything_is_written(
     arguments: list[str], key: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refused(re.escape(key)):
         tune([*arguments, f"out={tmp_path / 'out'}"])
-    assert "\n" not in str(error.value)
-    assert key in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -92,10 +90,8 @@ def test_a_search_is_refused_before_anything_is_written(
 def test_a_sink_is_refused_before_anything_compiles(
     tmp_path: Path, sink: dict[str, Any], word: str
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^logger\.sinks") as refusal:
+    with refused(rf"^logger\.sinks.*{word}"):
         loop.run(small_config(logger={"console": False, "plot": False, "sinks": [sink]}), tmp_path)
-    assert word in str(refusal.value)
-    assert "\n" not in str(refusal.value)
     assert not (tmp_path / "config.yaml").exists()
 
 
@@ -112,20 +108,19 @@ def test_what_is_not_there_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(devices, "COMPILERS", dict.fromkeys(("gpu", "tpu"), "no_such.module"))
-    with pytest.raises(ConfigError) as refusal:
+    with refused(f"^{re.escape(key)}"):
         prepare(small_config(**settings))
-    assert str(refusal.value).startswith(key)
 
 
 @pytest.mark.parametrize("target", ["h300", "h200", "h200:x", "h200:0", "h100:12"])
 def test_a_chip_that_cannot_be_is_named(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "COMPILERS", dict.fromkeys(("gpu", "tpu"), "no_such.module"))
-    with pytest.raises(ConfigError, match=rf"^target={target}: "), targets.compiling(target):
+    with refused(rf"^target={target}: "), targets.compiling(target):
         pass
 
 
 def test_compilers_refuse_in_one_line() -> None:
     if not all(map(is_installed, devices.COMPILERS.values())):
         pytest.skip("pip install '.[aot-cuda,aot-tpu]'")
-    with pytest.raises(ConfigError, match=r"^target=v5e:7x9"):
+    with refused(r"^target=v5e:7x9"):
         targets.devices_of("v5e:7x9")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 import own_games
 import pytest
-from conftest import LAYERS, MLP, NETWORK, small_config
+from conftest import LAYERS, MLP, NETWORK, refused, small_config
 from gymnax.environments.classic_control.cartpole import CartPole
 from PIL import Image
 from runs import fresh
@@ -162,11 +163,8 @@ def test_frame_comes_before_everything_else() -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(name: str, word: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(f"{re.escape(name)}.*{re.escape(word)}"):
         draw(name, time=3)
-    assert "\n" not in str(caught.value)
-    assert name in str(caught.value)
-    assert word in str(caught.value)
 
 
 def test_render_of_gymnax_is_used_without_a_display() -> None:
@@ -349,23 +347,12 @@ def test_a_game_that_cannot_be_drawn_is_refused_in_one_line() -> None:
         known("own_games.Nim")
 
 
-def test_best_median_and_worst() -> None:
-    assert films.choose(np.array([3.0, 9.0, -2.0, 5.0, 4.0])) == {
-        "best": 1, "median": 4, "worst": 2,
-    }  # fmt: skip
-    assert films.choose(np.array([3.0, 9.0, -2.0, 5.0]))["median"] == 0  # the lower of the two
+def test_scores_that_are_not_numbers_are_the_worst() -> None:
     assert films.choose(np.array([3.0, np.nan, 2.0])) == {"best": 0, "median": 2, "worst": 1}
 
 
 def test_every_kth_step_is_kept_and_the_last() -> None:
-    wanted = {
-        (4, 10): [0, 1, 2, 3, 4],
-        (4, 4): [0, 1, 2, 3, 4],
-        (5, 4): [0, 2, 4, 5],
-        (10, 3): [0, 4, 8, 10],
-        (7, 1): [0, 7],
-        (1, 1): [0, 1],
-    }
+    wanted = {(4, 4): [0, 1, 2, 3, 4], (5, 4): [0, 2, 4, 5], (10, 3): [0, 4, 8, 10], (7, 1): [0, 7]}
     assert {given: films.every_kth(*given) for given in wanted} == wanted
     assert films.evenly_spaced(9, 5) == [0, 2, 4, 7, 9]
     assert films.evenly_spaced(2, 5) == [0, 1, 2]

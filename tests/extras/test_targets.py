@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import pytest
 from cli import CARTPOLE
+from conftest import refused
 
 from benchmarks import accelerator
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import Config
 from jaxppo.extras.chips import plan as planning
@@ -215,6 +215,7 @@ def needs_compiler(target: str) -> None:
         pytest.skip(f"pip install '.[{targets.EXTRAS[platform]}]'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target, num", [("v5e:2x2", 4), ("h100:16", 16)])
 def test_collectives_of_compiled_programs_are_counted(target: str, num: int) -> None:
     needs_compiler(target)
@@ -410,9 +411,8 @@ def test_a_program_that_its_compiler_refuses_is_one_line() -> None:
         plan, system = prepare(config)
         compile_training(Layout(plan, system, (0,)), members(config))
 
-    with pytest.raises(ConfigError, match=r"^target=v5e") as caught:
+    with refused(r"^target=v5e"):
         compile_it()
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.long

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from conftest import NETWORK, small_config
-from runs import EACH_TIME, MEMORY, QUIET
+from conftest import NETWORK, close, small_config
+from runs import EACH_TIME, MEMORY, QUIET, fresh
 
 from jaxppo.algorithms.evaluation import evaluate
 from jaxppo.config.fields import ConfigError
-from jaxppo.deploy.policy import load_pool
+from jaxppo.config.schema import Config
+from jaxppo.deploy.policy import TrainedPolicy, load_pool
 from jaxppo.extras import tournament
 from jaxppo.extras.report import Reporting
 from jaxppo.extras.report import report as write_page
@@ -23,16 +23,26 @@ from jaxppo.runtime.run.loop import run
 TRUST = ["own_games", "envs"]
 
 
-def train(folder: Path, **changes: Any) -> str:
-    folder.mkdir()
+def nim(**changes: Any) -> Config:
     env = {"target": "own_games.Nim", "opponent": "pool", "num_opponents": 3}
     env |= changes.pop("env", {})
     arch = {"total_num_envs": 32, "num_updates": 1, "num_evaluation": 1, "max_eval_steps": 20}
     arch |= {"num_eval_episodes": 8, "absolute_metric": False} | changes.pop("arch", {})
-    network = changes.pop("network", NETWORK)
-    settings = {"env": {"name": None, **env}, "arch": arch, "network": network, **changes}
-    run(small_config(logger=QUIET, checkpoint=EACH_TIME, **settings), folder)
+    settings = {"env": {"name": None, **env}, "arch": arch, "network": NETWORK, **changes}
+    return small_config(logger=QUIET, checkpoint=EACH_TIME, **settings)
+
+
+def train(folder: Path, **changes: Any) -> str:
+    folder.mkdir()
+    run(nim(**changes), folder)
     return str(folder)
+
+
+def in_one_game(*changes: dict[str, Any]) -> list[TrainedPolicy]:
+    """Untrained policies of their own settings in the game of the first."""
+    alone = {"opponent": "random", "num_opponents": 8}
+    every = [fresh(nim(**{**each, "env": {**alone, **each.get("env", {})}})) for each in changes]
+    return tournament.in_one_game([("run", each) for each in every])
 
 
 LEARNS = {"rollout_length": 16, "actor_lr": 2e-2, "critic_lr": 2e-2, "gamma": 1.0, "ent_coef": 0.02}
@@ -44,6 +54,7 @@ def play(*runs: str, games: int = 40) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_policies_of_a_pool_and_of_another_run_are_rated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +69,7 @@ def test_policies_of_a_pool_and_of_another_run_are_rated(
     assert [each.steps for each in pool] == [0, 12 * 32 * 16, 24 * 32 * 16]
     for each in pool[1:]:  # which checkpoints hold too
         (own,) = tournament.entrants(f"{first}@{each.steps}", TRUST)
-        jax.tree.map(np.testing.assert_array_equal, each.policy.params, own.policy.params)
+        close(each.policy.params, own.policy.params)
     found = play(first, other, f"{first}@{pool[1].steps}")
     assert len(traces) == 1  # one program for all pairs
     rows, results = found["policies"], np.asarray(found["results"])
@@ -76,32 +87,26 @@ def test_policies_of_a_pool_and_of_another_run_are_rated(
     assert (tmp_path / "page" / "tournament_0.png").is_file()
 
 
-def test_each_start_is_played_from_both_seats(tmp_path: Path) -> None:
+def test_each_start_is_played_from_both_seats() -> None:
     """Of a game that who moves first wins."""
-    env = {"target": "own_games.Forced"}
-    arch = {"num_updates": 2, "num_evaluation": 2}
-    found = play(train(tmp_path / "run", env=env, arch=arch), games=14)
-    np.testing.assert_array_equal(found["results"], 7 * (1 - np.eye(3)))
+    forced = {"env": {"target": "own_games.Forced"}}
+    found = tournament.round_robin(in_one_game(*3 * [forced]), 14, seed=0)
+    np.testing.assert_array_equal(found, 7 * (1 - np.eye(3)))
 
 
-def test_a_game_that_is_cut_is_a_draw(tmp_path: Path) -> None:
+def test_a_game_that_is_cut_is_a_draw() -> None:
     """Whatever was gained so far."""
-    run_dir = train(tmp_path / "run", env={"target": "own_games.Paid"}, arch={"max_eval_steps": 1})
-    found = [(run_dir, each) for each in tournament.entrants(run_dir, TRUST)]
-    one, other = tournament.in_one_game(found)
-    keys = jax.random.split(jax.random.key(0), 7)
-    assert tournament._points(one.system, other.system, one.policy, other.policy, keys) == 3.5
+    paid = {"env": {"target": "own_games.Paid"}, "arch": {"max_eval_steps": 1}}
+    found = tournament.round_robin(in_one_game(paid, paid), 14, seed=0)
+    np.testing.assert_array_equal(found, 7 * (1 - np.eye(2)))
 
 
-def test_a_policy_plays_with_its_own_mask_and_precision(tmp_path: Path) -> None:
-    runs = [train(tmp_path / "masked"), train(tmp_path / "free", env={"action_mask": None})]
-    runs.append(train(tmp_path / "rough", arch={"precision": "bf16"}))
-    found = [(each, tournament.entrants(each, TRUST)[-1]) for each in runs]
-    played = [each.system.algorithm.network for each in tournament.in_one_game(found)]
-    own = [each.system.algorithm.network for _, each in found]
-    assert [x.action_mask for x in played] == [x.action_mask for x in own]
-    assert [x.precision for x in played] == [x.precision for x in own]
-    assert len({(x.action_mask, x.precision) for x in own}) == 3
+def test_a_policy_plays_with_its_own_mask_and_precision() -> None:
+    others = {"env": {"action_mask": None}}, {"arch": {"precision": "bf16"}}
+    played = [each.system.algorithm.network for each in in_one_game({}, *others)]
+    assert [x.action_mask for x in played] == ["action_mask", None, "action_mask"]
+    assert [x.precision for x in played] == [played[0].precision] * 2 + ["bf16"]
+    assert played[0].precision != "bf16"
 
 
 @pytest.mark.long

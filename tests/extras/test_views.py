@@ -15,6 +15,7 @@ import pytest
 from conftest import small_config
 from events import ABSOLUTE, END, EVAL, LAST_EVAL, MEMBERS, START, TRAIN, write
 from killing import Killed
+from runs import events_of
 
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError
@@ -279,9 +280,11 @@ def test_wandb_run_that_did_not_finish_is_failed_and_goes_on_as_itself(
 ) -> None:
     for position in (None, 0, 0):
         config = LoggerConfig(**OFF, wandb=True, wandb_group="mine")
-        (sink,) = sinks.make(config, tmp_path, position, Scope(group="sweep"))
+        (sink,) = sinks.make(config, tmp_path, position, Scope(group="sweep", name="ff_ppo"))
         write(sink, NAMED, TRAIN)
     assert [run.exit_code for run in fake_wandb] == [1, 1, 1]
+    # A resume leaves the name, which may have been changed by hand
+    assert [run.arguments["name"] for run in fake_wandb] == ["ff_ppo", None, None]
     assert len({run.arguments["id"] for run in fake_wandb}) == 1
     assert {run.arguments["group"] for run in fake_wandb} == {"mine"}
     (sink,) = sinks.make(config, tmp_path, None)
@@ -330,17 +333,12 @@ def test_wandb_run_of_an_agent_has_the_id_that_the_agent_chose(
     assert found == [False, True, False, False]
 
 
-def test_wandb_run_is_named_by_its_command_once(tmp_path: Path, fake_wandb: Any) -> None:
+def test_a_run_is_named_by_its_command(tmp_path: Path) -> None:
     typed = ["env=cartpole", "++system.gamma=0.9", "logger.wandb=true", "hydra.run.dir=x"]
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "overrides.yaml").write_text("".join(f"- {x}\n" for x in typed))
-    job = Job(small_config(), tmp_path)
-    assert command_of(job) == "ff_ppo env=cartpole system.gamma=0.9"
+    assert command_of(Job(small_config(), tmp_path)) == "ff_ppo env=cartpole system.gamma=0.9"
     assert command_of(Job(small_config(), tmp_path / "of_python")) is None
-    config = LoggerConfig(**OFF, wandb=True)
-    for position in (None, 0):  # a resume leaves the name, which may have been changed by hand
-        sinks.make(config, tmp_path, position, Scope(name="ff_ppo env=cartpole"))
-    assert [run.arguments["name"] for run in fake_wandb] == ["ff_ppo env=cartpole", None]
 
 
 @pytest.mark.slow
@@ -390,10 +388,6 @@ class Fails:
     sys.modules.pop("my_sinks", None)
 
 
-def events_of(run_dir: Path) -> list[Event]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 def viewed() -> Config:
     """Two seeds of four blocks, each saved, with everything that a view may do."""
     own = [{"_target_": "my_sinks.Best", "file": "top.txt"}]
@@ -422,7 +416,7 @@ def test_views_of_a_run_that_is_stopped_and_goes_on(
         f"logger.sinks[{number}]" for number in (1, 2, 3)
     ]
     for run_dir in (folder, folder / "seed_42", folder / "seed_43"):
-        best = max(e["episode_return"] for e in events_of(run_dir) if e["event"] == "eval")
+        best = max(event["episode_return"] for event in events_of(run_dir, "eval"))
         assert (run_dir / "top.txt").read_text().startswith(f"{best} at step ")
 
     for name, run in document(folder)["envs"]["envs.Coin"]["ff_ppo"].items():

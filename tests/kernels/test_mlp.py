@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import MLP, NETWORK, alone, build, small_config
+from conftest import MLP, NETWORK, close, refused, small_config
+from phases import two_members
 
 from jaxppo import envs
-from jaxppo.algorithms import spine
-from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
 from jaxppo.config.schema import ArchConfig, Config
 from jaxppo.extras.chips import targets
@@ -26,7 +25,7 @@ from jaxppo.kernels.platforms import FORMS, compiling_for
 from jaxppo.networks import actor_critic
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import compile
-from jaxppo.types import Box, Discrete, LearnerState
+from jaxppo.types import Box, Discrete
 
 PARTS = "jaxppo.networks"
 
@@ -104,9 +103,9 @@ def test_values_and_gradients_are_those_of_the_layers(case: str) -> None:
     shape, num = CASES[case]
     assert shape.fits()
     given = drawn(shape, num)
-    expected, found = by_numpy(shape, *given), run(shape, *given)
+    expected, found = by_numpy(shape, *given), jax.jit(partial(run, shape))(*given)
     for one, other in zip(*map(jax.tree.leaves, (expected, found)), strict=True):
-        np.testing.assert_allclose(other, one, rtol=2e-4, atol=3e-6 * num**0.5 * np.abs(one).max())
+        close(other, one, rtol=2e-4, atol=3e-6 * num**0.5 * np.abs(one).max())
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -116,11 +115,11 @@ def test_members_are_computed_each_by_itself() -> None:
     given = [drawn(shape, num) for _ in range(3)]
     stacked = jax.tree.map(lambda *x: np.stack([(i + 1) * y for i, y in enumerate(x)]), *given)
     with packing.of_members(100):
-        found = jax.vmap(partial(run, shape))(*stacked)
+        found = jax.jit(jax.vmap(partial(run, shape)))(*stacked)
+    one = jax.jit(partial(run, shape))
     for i in range(3):
-        alone = run(shape, *jax.tree.map(itemgetter(i), stacked))
-        for one, others in zip(*map(jax.tree.leaves, (alone, found)), strict=True):
-            np.testing.assert_allclose(one, others[i], rtol=1e-4, atol=1e-4)
+        alone = one(*jax.tree.map(itemgetter(i), stacked))
+        close(alone, jax.tree.map(itemgetter(i), found), rtol=1e-4, atol=1e-4)
 
 
 NORMAL = {"_target_": f"{PARTS}.heads.TanhNormalHead", "state_dependent_std": True}
@@ -161,6 +160,7 @@ def given_to(network: Any) -> tuple[jax.Array, jax.Array]:
     return jnp.cos(jnp.arange(float(np.prod(shape)))).reshape(shape), jnp.ones((2, 3), bool)
 
 
+@pytest.mark.long_but(5)
 @pytest.mark.parametrize(
     "name, precision", [*((name, None) for name in NETWORKS), ("normal", "bf16")]
 )
@@ -186,33 +186,23 @@ def test_networks_are_the_same_with_kernels(name: str, precision: str | None) ->
 
         text = str(jax.make_jaxpr(lambda params: read(params)[1])(params))
         assert text.count("pallas_call[") == (kernels if fused else 0)
-        found.append(jax.grad(read, has_aux=True)(params))
+        found.append(jax.jit(jax.grad(read, has_aux=True))(params))
     tolerance = 2e-5 if precision is None else 2e-2
     assert jax.tree.structure(found[0]) == jax.tree.structure(found[1])
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
-        scale = float(jnp.abs(other).max())
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * scale)
+        close(one, other, rtol=tolerance, atol=tolerance * float(jnp.abs(other).max()))
 
 
 @pytest.mark.long
 def test_training_with_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two updates of two members, with the packed scans of a GPU."""
+    """With the packed scans of a GPU."""
     found = []
     for fused in (True, False):
         changed = {"kernels": "interpreted", "packed_bytes": 2**20}
         monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **changed))
         config = small_config(env={"name": "CartPole-v1", "target": None}, arch__fused=fused)
-        system, state = alone(*build(config)[:2])
-        update = jax.jit(jax.vmap(partial(spine.update, system)))
-
-        def of_key(key: jax.Array, state: LearnerState = state) -> LearnerState:
-            return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
-
-        states, _ = update(jax.vmap(of_key)(jax.random.split(state.acting.key)))
-        states, metrics = update(states)
-        found.append(jax.tree.leaves((states.agent.policy.params, metrics)))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
+        found.append(two_members(config))
+    close(*found, rtol=2e-3, atol=2e-5)
 
 
 def test_a_cpu_takes_the_layers() -> None:
@@ -236,8 +226,7 @@ def test_a_policy_is_exported_for_gpus_by_layers() -> None:
                 jax.jit(partial(mlp.apply, shape, given)), platforms=[platform]
             )(jax.ShapeDtypeStruct(many, jnp.float32))
         assert program.serialize()
-    for one, other in zip(expected, program.call(jnp.float32(rows)), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    close(program.call(jnp.float32(rows)), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +241,7 @@ def test_a_policy_is_exported_for_gpus_by_layers() -> None:
     ],
 )
 def test_networks_without_a_kernel_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^arch\.fused=true: .* leave"):
+    with refused(r"^arch\.fused=true: .* leave"):
         network_of(small_config(arch__fused=True, **changes))
     assert network_of(small_config(arch__fused=None, **changes)).fused is None
 
@@ -270,7 +259,7 @@ def own_head(action_space: Any) -> Any:
 
 def test_platforms_without_kernels_are_refused() -> None:
     compile.check(ArchConfig(fused=False))
-    with pytest.raises(ConfigError, match=r"^arch\.fused=true: is for GPUs"):
+    with refused(r"^arch\.fused=true: is for GPUs"):
         compile.check(ArchConfig(fused=True))
 
 

@@ -1,10 +1,8 @@
 """The forms of a computation follow the platform that it is compiled for."""
 
-import ast
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -12,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import MLP, alone, build, small_config
+from conftest import MLP, build, close, small_config
+from phases import two_members
 
-from jaxppo.algorithms import spine
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.algorithms.spine import train_block
 from jaxppo.envs import episodes
@@ -26,9 +24,6 @@ from jaxppo.networks.memory import Recurrent
 from jaxppo.ops.advantages import decayed_sum
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs.placement import Layout
-from jaxppo.types import LearnerState
-
-PACKAGE = Path(__file__).resolve().parents[2] / "jaxppo"
 
 
 def gradient(kernel: jax.Array) -> jax.Array:
@@ -196,9 +191,8 @@ def test_only_small_arrays_of_32_bits_or_booleans_are_packed() -> None:
     assert words.size == 2 + 2 + 0 + 1
     assert [x.size for x in others] == [300, 4, 1]
     again = packing_of.unpack((words, others))
-    for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(again), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(devices.data(one), devices.data(other))
+    close(tree, again)
+    assert [x.dtype for x in jax.tree.leaves(tree)] == [x.dtype for x in jax.tree.leaves(again)]
     assert np.signbit(again["nan"][0, 1])
 
 
@@ -242,24 +236,13 @@ PQN = {"actor_torso": None, "critic_head": None, "critic_torso": {**MLP, "layer_
 def test_training_with_the_forms_of_a_gpu_is_the_same(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two updates of two members, with episodes that end."""
+    """With episodes that end."""
     config = small_config(env={"name": "CartPole-v1", "target": None}, **changes)
     found = []
     for forms_of_gpu in ({}, {name: getattr(FORMS["gpu"], name) for name in FEW_KERNELS}):
         monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(FORMS["cpu"], **forms_of_gpu))
-        system, state = alone(*build(config)[:2])
-        update = jax.jit(jax.vmap(partial(spine.update, system)))
-
-        def of_key(key: jax.Array, state: LearnerState = state) -> LearnerState:
-            return dataclasses.replace(state, acting=dataclasses.replace(state.acting, key=key))
-
-        states = jax.vmap(of_key)(jax.random.split(state.acting.key))
-        states, _ = update(states)
-        states, metrics = update(states)
-        found.append(jax.tree.leaves((states.agent.policy.params, metrics)))
-    assert len(found[0]) > 20
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
+        found.append(two_members(config))
+    close(*found, rtol=2e-3, atol=2e-5)
 
 
 @pytest.mark.long
@@ -272,16 +255,6 @@ def test_update_batches_are_traced_with_the_forms_of_a_gpu(monkeypatch: pytest.M
     total = Layout(planned, built, (0,)).no_metrics()
     train = devices.parallel(partial(vmap_members(train_block, shared=1), built), 1)
     jax.eval_shape(train, state, total, jnp.ones(1, jnp.int32))
-
-
-def test_the_machine_is_asked_in_one_place() -> None:
-    asking = [
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == "default_backend"
-    ]
-    assert asking == ["kernels/platforms.py"]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
@@ -318,7 +291,7 @@ def test_a_long_scan_may_take_two_unroll(monkeypatch: pytest.MonkeyPatch) -> Non
         (scan,) = (x for x in jaxpr.jaxpr.eqns if x.primitive.name == "scan")
         assert scan.params["unroll"] == steps
         found, expected = packing.scan(step, *given), jax.lax.scan(step, *given)
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        close(found, expected)
 
 
 def test_the_bound_of_packing_counts_the_arrays_of_all_members() -> None:

@@ -13,9 +13,6 @@ from jaxppo.kernels.recurrences import linear_recurrence
 S, N = 3, 4
 
 
-quick = jax.jit(linear_recurrence, static_argnames="block")
-
-
 def inputs(length: int, kind: str = "complex", resets: float = 0.2) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(length)
 
@@ -75,23 +72,6 @@ def test_states_and_gradients_equal_those_of_the_definition(
                 # JAX's gradient of a real function holds dL/dx - i dL/dy
                 part = gradient[place].real if direction == 1.0 else -gradient[place].imag
                 np.testing.assert_allclose(part, slope, rtol=2e-4, atol=2e-4)
-
-
-def test_nothing_crosses_a_reset() -> None:
-    decay, x, _, start = narrow(*inputs(24))
-    reset = jnp.zeros((24, S), bool).at[9, 1].set(True)
-    other = quick(decay, x.at[:9].add(5.0), reset, start + 3.0, block=4)
-    same = quick(decay, x, reset, start, block=4)
-    np.testing.assert_array_equal(other[9:, 1], same[9:, 1])
-    assert not np.allclose(other[9:, 0], same[9:, 0])
-
-
-def test_a_recurrence_goes_on_where_it_was_cut() -> None:
-    decay, x, reset, start = narrow(*inputs(24))
-    whole = quick(decay, x, reset, start, block=4)
-    first = quick(decay, x[:8], reset[:8], start, block=4)
-    rest = quick(decay, x[8:], reset[8:], first[-1], block=4)
-    np.testing.assert_allclose(whole, jnp.concatenate([first, rest]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_long_recurrence_takes_few_steps_one_by_one() -> None:

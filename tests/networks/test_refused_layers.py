@@ -1,5 +1,6 @@
 """Settings of layers, masks and weights that are refused: one line, which names the setting."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import LAYERS, MLP, NETWORK, small_config
+from conftest import LAYERS, MLP, NETWORK, refused, small_config
 
 from jaxppo import envs
-from jaxppo.config.fields import ConfigError
 from jaxppo.networks import actor_critic, heads, inputs, memory, q_heads, torsos
 from jaxppo.networks.transformer import GTrXL
 from jaxppo.ops import actions
@@ -54,6 +54,10 @@ LAYER: list[tuple[Callable[[], Any], str]] = [
     (lambda: heads.CategoricalCriticHead(low=10.0), "low=10.0"),
     (lambda: q_heads.ScalarQHead(Discrete(2), huber_delta=0.0), "huber_delta=0.0"),
     (lambda: q_heads.ScalarQHead(FREE), "Q-network"),
+    (lambda: q_heads.ScalarQHead(Discrete(2), dueling=1), "dueling"),
+    (lambda: q_heads.ScalarQHead(Discrete(2), double="yes"), "double"),
+    (lambda: q_heads.ScalarQHead(Discrete(2), initial_noise=-1.0), "initial_noise"),
+    (lambda: q_heads.ScalarQHead((Discrete(2),)), "tuple"),
     (lambda: heads.flat_mask(Discrete(3), np.ones((1, 1, 4))), "(4,)"),
     (lambda: heads.flat_mask(Discrete(3), np.ones((1, 3))), "(3,)"),
     (lambda: heads.flat_mask(SIZES, np.ones((1, 1, 2, 3))), "(2, 3)"),
@@ -77,17 +81,14 @@ APPLIED: list[tuple[Callable[[], Any], Any, str]] = [
 
 @pytest.mark.parametrize("make, key", LAYER)
 def test_a_layer_that_cannot_be_is_refused_in_one_line(make: Any, key: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with refused(re.escape(key), ValueError):
         make()
-    assert key in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("make, x, key", APPLIED)
 def test_what_a_layer_cannot_read_is_refused(make: Any, x: Any, key: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(key)):
         jax.eval_shape(make().init, jax.random.key(0), x)
-    assert key in str(error.value)
 
 
 def own_head(name: str, **settings: Any) -> dict[str, Any]:
@@ -115,13 +116,11 @@ COMPOSED: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be_composed_is_refused_in_one_line(changes: dict[str, Any], key: str) -> None:
     changes = dict(changes)
     config = small_config(env=changes.pop("env", {}), network={**NETWORK, **changes})
-    with pytest.raises(ConfigError) as error:
+    with refused(re.escape(key)):
         actor_critic.build(config, envs.make(config.env))
-    assert key in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_distribution_that_is_not_of_each_step_has_no_penalty(small: Any) -> None:
     head = own_head("Normal", broadcast=False)
-    with pytest.raises(ConfigError, match=r"system\.objective=penalty"):
+    with refused(r"system\.objective=penalty"):
         small(**CONTINUOUS, network__actor_head=head, system__objective="penalty")

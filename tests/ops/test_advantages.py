@@ -178,14 +178,6 @@ def test_negamax_is_rlax_with_discounts_of_both_signs() -> None:
     np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_both_flags_are_a_termination() -> None:
-    reward, value, next_value, terminated, _ = random_rollout(0)
-    numbers = (reward, value, next_value, terminated)
-    both = compiled_gae(*numbers, terminated, gamma=0.99, gae_lambda=0.95)
-    alone = compiled_gae(*numbers, np.zeros_like(terminated), gamma=0.99, gae_lambda=0.95)
-    np.testing.assert_array_equal(both, alone)
-
-
 def test_next_value_of_a_terminated_step_is_not_read_by_the_gradient() -> None:
     reward, value, next_value, terminated, truncated = random_rollout(0)
     poisoned = np.where(terminated, np.float32(np.nan), next_value)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from conftest import close
 
 from jaxppo.algorithms.acting import unroll
 from jaxppo.config.fields import ConfigError
@@ -42,10 +43,15 @@ def merged(batches: list[np.ndarray], *shape: int, decay: float = 1.0) -> Runnin
 
 
 def assert_statistics_of(
-    statistics: RunningStatistics, batches: list[np.ndarray], *, rtol: float = 1e-5
+    statistics: RunningStatistics,
+    batches: list[np.ndarray],
+    *,
+    rtol: float = 1e-5,
+    decay: float = 1.0,
 ) -> None:
-    mean, variance = oracles.mean_and_variance(batches)
-    assert statistics.count == sum(map(len, batches))
+    mean, variance = oracles.mean_and_variance(batches, decay)
+    weights = decay ** np.arange(len(batches))[::-1]
+    np.testing.assert_allclose(statistics.count, weights @ list(map(len, batches)), rtol=1e-6)
     np.testing.assert_allclose(statistics.mean, mean, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(statistics.variance, variance, rtol=rtol, atol=rtol)
 
@@ -78,15 +84,6 @@ def test_clip_of_normalized_data() -> None:
     np.testing.assert_allclose(result, [-10.0, -10.0, 9.5, 10.0])
 
 
-def test_weight_of_an_observation_is_how_often_it_is_seen() -> None:
-    case = ACME["weights"]
-    inputs, expected = case["inputs"], case["expected"]
-    batches = [np.repeat(inputs[x], inputs[f"{x}_weights"]).astype(np.float64) for x in "xy"]
-    statistics = merged(batches)
-    np.testing.assert_allclose(statistics.mean, expected["mean"], atol=case["atol"])
-    assert_statistics_of(statistics, [np.asarray(expected["equivalent_to_data"], np.float64)])
-
-
 @pytest.mark.parametrize("far", [0.0, 1e5])
 def test_weighted_statistics_are_those_of_repeated_observations(far: float) -> None:
     rng = np.random.default_rng(0)
@@ -102,9 +99,8 @@ def test_weighted_statistics_are_those_of_repeated_observations(far: float) -> N
     ]
     assert_statistics_of(statistics, repeated, rtol=1e-5 if far == 0.0 else 1e-3)
     same = merge(statistics, jnp.ones((6, 5, 2)), weights=jnp.zeros((6, 5)))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), same, statistics)
-    none = merge(empty(2), jnp.ones((6, 5, 2)), weights=jnp.zeros((6, 5)))
-    jax.tree.map(np.testing.assert_array_equal, none, empty(2))
+    close(same, statistics, rtol=1e-6)
+    close(merge(empty(2), jnp.ones((6, 5, 2)), weights=jnp.zeros((6, 5))), empty(2))
 
 
 def test_bounds_of_the_standard_deviation() -> None:
@@ -153,13 +149,12 @@ def test_leaves_of_different_shapes_share_the_count() -> None:
     rng = np.random.default_rng(0)
     obs = {"camera": rng.normal(size=(6, 2, 3, 4)), "speed": rng.normal(size=(6, 2))}
     obs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), obs)
-    statistics = merge(init_statistics({"camera": jnp.zeros((3, 4)), "speed": jnp.zeros(())}), obs)
-    assert statistics.count == 12
+    found = merge(init_statistics({"camera": jnp.zeros((3, 4)), "speed": jnp.zeros(())}), obs)
+    assert found.count == 12
     for leaf in obs:
         flat = np.asarray(obs[leaf]).reshape(12, *obs[leaf].shape[2:])
-        mean, variance = oracles.mean_and_variance([flat])
-        np.testing.assert_allclose(statistics.mean[leaf], mean, atol=1e-6)
-        np.testing.assert_allclose(statistics.variance[leaf], variance, atol=1e-6)
+        moments = oracles.mean_and_variance([flat])
+        close((found.mean[leaf], found.variance[leaf]), moments, atol=1e-6)
 
 
 DATA = np.random.default_rng(1).normal([0.0, 3.0, -50.0], [1.0, 0.1, 20.0], size=(240, 3))
@@ -192,10 +187,9 @@ def test_large_counts_keep_merging(exponent: int) -> None:
     new = old
     for batch in batches:
         new = merge(new, batch)
-    expected_mean, expected_variance = oracles.merge_moments(count, mean, variance, batches)
     assert new.count >= count
-    np.testing.assert_allclose(new.mean, expected_mean, rtol=1e-5)
-    np.testing.assert_allclose(new.variance, expected_variance, rtol=1e-5)
+    expected = oracles.merge_moments(count, mean, variance, batches)
+    close((new.mean, new.variance), expected, rtol=1e-5)
 
 
 def test_a_count_that_cannot_grow_does_no_harm() -> None:
@@ -273,10 +267,7 @@ def test_split_over_mapped_axes_equals_the_whole(
         function = jax.vmap(function, axis_name=axis, out_axes=None)
     parts = DATA[:80], DATA[80:]
     statistics = jax.jit(function)(*(part.reshape(*grid, -1, 3) for part in parts))
-    mean, variance = oracles.decayed_mean_and_variance([*parts], decay)
-    np.testing.assert_allclose(statistics.count, 80 * decay + 160)
-    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5)
+    assert_statistics_of(statistics, [*parts], decay=decay)
 
 
 def test_half_precision_is_no_limit() -> None:
@@ -291,22 +282,7 @@ def test_decay_weighs_a_batch_by_its_age(decay: float) -> None:
     sizes = [20, 160, 5, 55]
     batches = np.split(DATA + np.linspace(-9, 9, 240)[:, None], np.cumsum(sizes)[:-1])
     statistics = merged(batches, 3, decay=decay)
-    mean, variance = oracles.decayed_mean_and_variance(
-        [batch.astype(np.float32) for batch in batches], decay
-    )
-    ages = range(len(sizes) - 1, -1, -1)
-    count = sum(decay**age * size for age, size in zip(ages, sizes, strict=True))
-    np.testing.assert_allclose(statistics.count, count, rtol=1e-6)
-    np.testing.assert_allclose(statistics.mean, mean, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(statistics.variance, variance, rtol=1e-5, atol=1e-5)
-
-
-def test_decay_of_one_is_none() -> None:
-    batches = np.split(DATA, [20, 180, 185])
-    decayed, plain = merged(batches, 3, decay=1.0), empty(3)
-    for batch in batches:
-        plain = merge(plain, jnp.asarray(batch))
-    jax.tree.map(np.testing.assert_array_equal, decayed, plain)
+    assert_statistics_of(statistics, list(map(np.float32, batches)), decay=decay)
 
 
 SCALAR = DATA[:, 2]  # about -50 +- 20
@@ -366,8 +342,8 @@ def test_standardize_over_mapped_axes_equals_the_whole() -> None:
     x = x + 10.0 * jnp.arange(6).reshape(2, 3, 1, 1)
     shares = partial(standardize, axes=("device", "batch"))
     result = jax.jit(jax.vmap(jax.vmap(shares, axis_name="batch"), axis_name="device"))(x)
-    for part, whole in zip(result, standardize(x), strict=True):
-        np.testing.assert_allclose(part, np.broadcast_to(whole, part.shape), rtol=1e-5, atol=1e-5)
+    whole = [np.broadcast_to(y, part.shape) for part, y in zip(result, standardize(x), strict=True)]
+    close(result, whole, rtol=1e-5, atol=1e-5)
 
 
 def test_a_tree_is_one_exchange_for_each_data_type() -> None:

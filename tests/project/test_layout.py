@@ -274,19 +274,6 @@ def test_standard_output_belongs_to_the_console() -> None:
     assert {name: streams for name, streams in wrong.items() if streams} == {}
 
 
-def test_public_methods_have_docstrings() -> None:
-    """Ruff asks for those of modules, classes and functions."""
-    assert [
-        f"jaxppo.{name}.{node.name}.{part.name}"
-        for name, tree in TREES.items()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-        for part in node.body
-        if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")
-        if not ast.get_docstring(part)
-    ] == []
-
-
 @pytest.mark.long
 def test_commands_start_without_slow_libraries() -> None:
     """Some take as long to import as JAX: networks, sinks and products bring their own."""

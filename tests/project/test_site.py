@@ -28,6 +28,7 @@ def test_every_page_is_in_the_navigation_and_loads_nothing_from_elsewhere(site: 
     assert re.findall(r'(?:src|<link[^>]*href)="(?:https?:)?//[^"]*"', menu) == []
 
 
+@pytest.mark.long
 def test_functions_files_and_pictures_are_there(site: Path) -> None:
     page = (site / "api.html").read_text()
     for name in re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
