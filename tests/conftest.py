@@ -87,7 +87,7 @@ def forget_programs() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > 8_000:
         jax.clear_caches()
-        gc.collect()
+    gc.collect()
 
 
 LAYERS = "jaxppo.networks"
@@ -177,8 +177,11 @@ def small() -> Any:
 
 def close(one: Any, other: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
     """Assert that the leaves of two trees are equal, or so near; those of keys by their data."""
-    for (path, x), y in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+    pairs = zip(*map(jax.tree.leaves_with_path, (one, other)), strict=True)
+    for (path, x), (other_path, y) in pairs:
+        assert path == other_path
         x, y = (devices.data(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in (x, y))
+        assert np.shape(x) == np.shape(y), path
         np.testing.assert_allclose(x, y, rtol, atol, err_msg=jax.tree_util.keystr(path))
 
 

@@ -77,6 +77,8 @@ def where(error: BaseException) -> str:
 
 def _is_users(file: str) -> bool:
     """Return whether a file is neither of jaxppo, nor of Python or the libraries of jaxppo."""
+    if file == "<dynamic-code>":  # how cloudpickle names the file of what another process sent
+        return True
     path = Path(file)
     for folder in ("site-packages", "dist-packages"):
         if folder in path.parts[:-1]:

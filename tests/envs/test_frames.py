@@ -43,6 +43,7 @@ def test_stacks_are_those_of_a_plain_loop(terminates: bool) -> None:
 
 def test_spaces_of_stacks() -> None:
     assert make(frame_stack=4).observation_space.shape == (8,)
+    assert make(frame_stack=4, action_mask=None).observation_space.shape == (8,)
     space, plain = (make(target="envs.Picture", frame_stack=n).observation_space for n in (2, 1))
     assert space.shape == (*plain.shape[:-1], 2 * plain.shape[-1])
     bounded = envs.make(parse({"env": {"name": "CartPole-v1", "frame_stack": 2}}).env)

@@ -43,14 +43,18 @@ def given(**part: Any) -> dict[str, Any]:
 
 START = {"start": 5, "end": 9}
 NAMES: list[tuple[dict[str, Any], str]] = [
-    ({"name": "CartPoel-v1"}, "such gymnax environment; the nearest: CartPole-v1"),
+    (
+        {"name": "CartPoel-v1"},
+        "env.name=CartPoel-v1: no such gymnax environment; the nearest: CartPole-v1",
+    ),
     ({"name": None}, "env.target"),
     ({"module": "no_such_module"}, "env.module=no_such_module"),
     ({"kwargs": {"rows": 3}}, "env.kwargs={'rows': 3}"),
     ({"resets": "cached"}, "env.resets=cached"),
     (
         {"extras": ["step", "last_obs"]},
-        "CartPole-v1 can have last_action, last_reward, step, agent",
+        "env.extras=[step, last_obs]: the observation of CartPole-v1 can have last_action, "
+        "last_reward, step, agent",
     ),
     ({"mask": [4]}, "env.mask=[4]"),
     ({"name": "Breakout-MinAtar", "mask": [1]}, "env.mask=[1]"),

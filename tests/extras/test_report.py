@@ -355,7 +355,9 @@ def test_only_groups_with_all_tasks_are_compared_over_tasks(tmp_path: Path) -> N
     scores[0.99, "A-v1"] = 9.0
     for number, ((gamma, task), score) in enumerate(scores.items()):
         make(tmp_path / str(number), [0.0], score, env__name=task, system__gamma=gamma)
-    assert [group.values["system.gamma"] for group in compared(tmp_path).whole] == [0.5, 0.9]
+    found = compared(tmp_path)
+    assert [group.values["system.gamma"] for group in found.whole] == [0.5, 0.9]
+    assert "system.gamma=0.99 (1 of 2)" in page_report._left_out(found)
 
 
 def test_algorithms_name_groups_and_their_own_defaults_do_not(tmp_path: Path) -> None:
@@ -460,7 +462,7 @@ def test_page_stands_alone_and_says_what_is_amiss(
         make(
             place / str(number), [50.0, 120.0], absolute, arch__seed=number, system__gamma=gamma,
             typed=["env=cartpole", f"system.gamma={gamma}", "+x='<i>'"],
-            status="finished" if absolute else failure,
+            status={None: failure, "none yet": ""}.get(absolute, "finished"),
         )  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["report", str(place)])
@@ -474,7 +476,8 @@ def test_page_stands_alone_and_says_what_is_amiss(
     assert "url(" not in content
     assert "<script" not in content
     command = "python -m jaxppo.ff_ppo -m env=cartpole system.gamma=0.9"
-    assert all(found in text for found in (failure, command, "150.0", str(place)))
+    amiss = ("1 of 5 runs", "1 of 3 runs", failure)  # one goes on, one has failed
+    assert all(found in text for found in (*amiss, "150.0 ± 50.0", command, str(place)))
 
 
 def test_page_of_one_run_is_the_same_every_time(tmp_path: Path) -> None:

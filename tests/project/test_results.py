@@ -124,7 +124,7 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
     published = Published(1, "https://example.org", 100_000)
     rows = (
         Row("catch", published=published),
-        Row("deep_sea", overrides=("network=lru",), published=published),
+        Row("deep_sea", overrides=("network=lru",)),
         Row("acrobot"),
         Row("catch", "jaxppo.rec_pqn", ("network=gru",)),
     )
@@ -136,6 +136,10 @@ def test_table_says_what_the_runs_say(tmp_path: Path) -> None:
     results.write(rows, tmp_path, unfinished)
     page = (tmp_path / "results.md").read_text()
     assert all(word in page for word in (*(f"`{row.name}`" for row in rows), HERE["machine"]))
+    same, other = page.split("## ")[1:]
+    assert "| `catch` | 100,352 | 0.46 [0.00, 1.00] | 0.25 |" in same
+    assert "`deep_sea`" in other
+    assert "`deep_sea`" not in same
     whole = json.loads((tmp_path / "results.json").read_text())
     assert whole["left"] == unfinished
     written = whole["rows"]

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -209,11 +210,12 @@ def estimate(
     loops = list(module.loops())
 
     def each(scope: str) -> launches.Launches | None:
-        found = [loop.each for loop in loops if loop.name.endswith(scope)]
+        found = [loop.each for loop in loops if re.search(f"{scope}$", loop.name)]
         return found[0] if found else None
 
     update = module.update().each
-    step, minibatch = each("/collect/while"), each("/epochs/while/body/closed_call/while")
+    # What lies between the loops is closed_call, and from jax 0.11 on eval_jaxpr
+    step, minibatch = each("/collect/while"), each(r"/epochs/while/body/\w+/while")
     is_known = chip.platform == "gpu" and _CONVOLUTION not in text
     seconds = durations(chip, update.kernels, update.num_bytes, flops or 0, precision)
     return {

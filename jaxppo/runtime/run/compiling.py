@@ -200,9 +200,10 @@ def warm_up(
 def _of_members(
     layout: Layout, configs: Sequence[Config], phase: Callable[..., Any], shared: int = 0
 ) -> tuple[Callable[..., Any], tuple[build.EnvValues, ...]]:
-    """Return a phase of all members; and their `build.env_values`, placed, if it takes them first.
+    """Return a phase of all members, and the arrays that it takes before its other arguments.
 
-    The last `shared` arguments of the phase are the same for all members.
+    These are their `build.env_values`, placed, if they have any. The last `shared` arguments of the
+    phase are the same for all members.
     """
     values = build.env_values(layout.system, configs)
     if not values:

@@ -21,7 +21,7 @@ from jaxppo.runtime.store.progress import Progress
 
 @dataclasses.dataclass(kw_only=True)
 class Run:
-    """The parts of a run. Only successive halving replaces the layout and the programs."""
+    """The parts of a run. Halving, and a resume of it, replace the layout and the programs."""
 
     jobs: Sequence[Job]
     members: Members

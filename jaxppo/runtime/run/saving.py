@@ -66,7 +66,7 @@ def save_within(run: Run, state: State, before: int, received: int | None) -> No
     `before` is the step before the last call, `received` the number of the signal.
     """
     least = run.config.checkpoint.every_seconds or SAVE_SECONDS
-    _save(run, state, {}, before, received, _can_afford(run) and _waited(run) >= least)
+    _save(run, state, {}, before, received, _can_afford(run) and _age(run) >= least)
 
 
 def save_block(run: Run, state: State, scores: Mapping[int, float], before: int) -> bool:
@@ -130,9 +130,9 @@ def _is_sound(run: Run, state: State) -> bool:
     )
 
 
-def _waited(run: Run) -> float:
+def _age(run: Run) -> float:
     """Return the seconds since the last checkpoints were begun."""
-    return min(writer.waited for writer in run.writers.values())
+    return min(writer.age for writer in run.writers.values())
 
 
 def _can_afford(run: Run) -> bool:
@@ -140,7 +140,7 @@ def _can_afford(run: Run) -> bool:
     settings, writers = run.config.checkpoint, run.writers.values()
     if not writers:
         return False
-    if settings.every_seconds is not None and _waited(run) >= settings.every_seconds:
+    if settings.every_seconds is not None and _age(run) >= settings.every_seconds:
         return True
     if settings.share == 1 or any(writer.is_writing for writer in writers):
         return settings.share == 1

@@ -70,6 +70,7 @@ def send_films(config: LoggerConfig, run_dir: Path, files: Sequence[Path]) -> No
         _send(run, files)
     finally:
         run.finish()
+        _remove_links_outside(run_dir / "wandb")
 
 
 def check_is_logged(run_dir: Path) -> None:

@@ -115,7 +115,8 @@ class Writer:
         self._scores: dict[int, float | None] = {}
         self._pinned: set[int] = set()
         self._pending: Future[None] | None = None
-        self._num_saved, self._begun = 0, time.perf_counter()  # the last save, or this writer
+        self._num_saved = 0
+        self._begun = time.perf_counter()  # when the last save began; at first, this writer
         self.seconds = 0.0  # spent on writing
         for path in self.folder.glob("*"):
             if path.suffix in (_BEGUN, _DROPPED):
@@ -140,7 +141,7 @@ class Writer:
             pending.result()
 
     @property
-    def waited(self) -> float:
+    def age(self) -> float:
         """Return the seconds since the last save began; before the first, since the start."""
         return time.perf_counter() - self._begun
 
