@@ -1,7 +1,8 @@
 # Every target works in a fresh clone: the first one to need the environment makes it.
 # `make check` is what continuous integration runs, word for word.
 
-PYTHON ?= python3
+# jax 0.11 and newer, with which training is faster, need Python 3.12
+PYTHON ?= $(firstword $(foreach each,python3.13 python3.12,$(shell $(each) -c 'import ensurepip; print("$(each)")' 2>/dev/null)) python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
