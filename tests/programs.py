@@ -27,7 +27,8 @@ def share_programs() -> Iterator[None]:
         one = program_key(configs[0])
         arch = dataclasses.replace(one.arch, num_evaluation=1, evaluate_first=False)
         one = dataclasses.replace(one, arch=arch, checkpoint=None, logger=None, population=None)
-        key = repr((one, dataclasses.replace(layout.plan, updates_per_block=())))
+        plan = dataclasses.replace(layout.plan, updates_per_block=())
+        key = repr((one, plan, configs[0].logger.details))
         key += repr(env_values(layout.system, configs))
         if key not in known:
             known[key] = real(layout, configs, train, begins=begins)
