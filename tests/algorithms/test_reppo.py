@@ -52,7 +52,8 @@ NAMES = ["continuous", "discrete", "recompute", "memory"]
 # Targets
 
 
-@pytest.mark.parametrize("name", [*NAMES[:2], pytest.param(NAMES[2], marks=pytest.mark.long)])
+@pytest.mark.long_but(1)
+@pytest.mark.parametrize("name", ["recompute", "discrete", "continuous"])
 def test_targets_equal_a_loop_over_true_successors(name: str) -> None:
     """G_t = r_t + gamma (1 - terminated_t) [alpha H' + (1 - c_t) Q' + c_t G_{t+1}] in float64."""
     phases, state = phases_of(name)

@@ -117,6 +117,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("key", REFUSED)
 def test_what_rollouts_cannot_be_of_is_refused(key: str) -> None:
     with refused(key):

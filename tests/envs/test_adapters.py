@@ -188,6 +188,7 @@ def test_bounds_of_another_shape_or_entry_than_the_observation_are_refused(
         envs.make(own("broken_envs.Declares", kwargs=kwargs))
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", [None, "Catch-bsuite", "FourRooms-misc"])
 def test_spaces_of_libraries_are_not_refused(name: str | None) -> None:
     """Two of gymnax's own say another type: a line to look at, as nobody here can mend it."""

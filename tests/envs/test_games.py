@@ -112,6 +112,7 @@ def test_against_an_opponent_the_learner_keeps_its_seat_and_its_result(
         assert (changed == 2).all()
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("target, reward", [("TicTacToe", 0.0), ("Nim", -1.0)])
 def test_recorded_actions_played_again_lead_to_the_recorded_results(
     target: str, reward: float

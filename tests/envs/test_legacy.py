@@ -89,6 +89,7 @@ def test_errors_name_the_setting_where_it_helps(name: str, asks: bool) -> None:
         assert ("jnp.where" in words) == (name == "Branches")
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", ["Fixed", "Longer"])
 def test_a_limit_that_is_a_number_in_the_code_is_doubted(name: str) -> None:
     """By the check and by a run, also where no episode is as long as that."""
@@ -98,6 +99,7 @@ def test_a_limit_that_is_a_number_in_the_code_is_doubted(name: str) -> None:
         assert contract.glance(old(right)) == []
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("target, steps", [("envs.Clock", 16), ("envs.Clock", 2)])
 def test_a_class_of_gymnax_1_is_told_to_leave_the_setting_out(target: str, steps: int) -> None:
     config = EnvConfig(name=None, target=target, gymnax_legacy=True)

@@ -101,6 +101,7 @@ def test_a_game_that_is_cut_is_a_draw() -> None:
     np.testing.assert_array_equal(found, 7 * (1 - np.eye(2)))
 
 
+@pytest.mark.long
 def test_a_policy_plays_with_its_own_mask_and_precision() -> None:
     others = {"env": {"action_mask": None}}, {"arch": {"precision": "bf16"}}
     played = [each.system.algorithm.network for each in in_one_game({}, *others)]

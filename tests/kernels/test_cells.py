@@ -81,7 +81,7 @@ SIZES = {  # steps, sequences, inputs, units
 }
 
 
-@pytest.mark.long_but(4)
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.usefixtures("interpreted")
@@ -92,6 +92,7 @@ def test_values_and_gradients_are_those_of_flax(cell: str, size: str) -> None:
     compare(jax.jit(lambda: in_kernels(cell, *given))(), by_flax(cell, *given))
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.usefixtures("interpreted")
 def test_members_are_computed_each_by_itself(cell: str) -> None:
@@ -131,6 +132,7 @@ def memory(**changes: Any) -> dict[str, Any]:
     return {"_target_": "jaxppo.networks.memory.Recurrent", "cell": "lstm", "size": 8, **changes}
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", ["lstm", "optimized_lstm", "gru"])
 @pytest.mark.usefixtures("interpreted")
 def test_memories_have_kernels_where_they_are_asked_for(name: str) -> None:

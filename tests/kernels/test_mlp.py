@@ -160,7 +160,7 @@ def given_to(network: Any) -> tuple[jax.Array, jax.Array]:
     return jnp.cos(jnp.arange(float(np.prod(shape)))).reshape(shape), jnp.ones((2, 3), bool)
 
 
-@pytest.mark.long_but(5)
+@pytest.mark.long_but(3)
 @pytest.mark.parametrize(
     "name, precision", [*((name, None) for name in NETWORKS), ("normal", "bf16")]
 )

@@ -400,6 +400,7 @@ def test_what_cannot_be_resumed_is_refused(earlier: Path, typed: str, key: str) 
         resume_overrides(words)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name, others", [("pqn", 2), ("reinforce.Reinforce", 0)])
 def test_the_command_of_another_algorithm_does_not_resume(
     launch: Any, earlier: Path, name: str, others: int

@@ -358,6 +358,7 @@ def test_after_a_nan_nothing_is_saved(
     assert_finite(tmp_path)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("every, times", [(None, [32 * 4]), (1e-9, [32, 64, 96, 128])])
 def test_checkpoints_by_the_clock_ask_for_no_share(
     every: float | None,

@@ -312,7 +312,8 @@ def test_a_quick_compiler_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyP
         compile.check(ArchConfig(compiler="quick"))
 
 
-@pytest.mark.parametrize("members, layer", [(1, None), (2, "GRU"), (1, "GTrXL")])
+@pytest.mark.long_but(1)
+@pytest.mark.parametrize("members, layer", [(2, "GRU"), (1, "GTrXL"), (1, None)])
 def test_a_rollout_needs_at_least_what_is_known_before_its_program(
     members: int, layer: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

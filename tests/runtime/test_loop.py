@@ -126,6 +126,7 @@ def test_absolute_metric_is_of_the_very_policy_that_evaluated_best(
     assert absolute["episodes"] == 10 * 5
 
 
+@pytest.mark.long
 def test_each_of_two_members_keeps_the_policy_of_its_own_best_evaluation(
     recorder: Recorder, scripted: Any, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def test_other_algorithms_have_the_returns_of_jax(command: str) -> None:
     np.testing.assert_array_equal(*returns)
 
 
+@pytest.mark.long
 def test_processes_change_nothing(known: Any) -> None:
     same(known, train(KNOWN, METRICS, "env.processes=2"))
 
@@ -166,14 +167,12 @@ PARALLEL = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
         ("env.target=worlds.StillWorlds", "env.extras=[agent]"),
-        pytest.param(
-            (*PARALLEL, *LOCKSTEP, "network=gru", "system.sequence_length=4"),
-            marks=pytest.mark.long,
-        ),
+        (*PARALLEL, *LOCKSTEP, "network=gru", "system.sequence_length=4"),
     ],
 )
 def test_worlds_with_agents_have_the_numbers_of_jax(settings: tuple[str, ...]) -> None:

@@ -72,6 +72,7 @@ def test_parts_that_are_not_named_begin_anew(source: Path) -> None:
     assert kept == {name: name != "actor_torso" for name in params}
 
 
+@pytest.mark.long
 def test_statistics_are_those_of_the_entries_that_are_normalised(tmp_path: Path) -> None:
     entries = {"normalize_observations": True, "normalize_entries": ["observation"]}
     config = small_config(system=entries, env__extras=["step"], logger=QUIET)
