@@ -113,6 +113,7 @@ def rows(small: bool) -> dict[str, Row]:
         "LSTM": remembering("lstm", variants=fused, forms=(*packed, "joined_gates")),
         "LRU": remembering("lru", forms=("recurrence_block",)),
         "GTrXL": own("rec_ppo", 4 * 2**16, "network=gtrxl_shared", "arch.total_num_envs=1024",
+                     "system.normalize_observations=false",
                      "system.rollout_length=64", "system.num_minibatches=4"),
         "CNN": own("ff_ppo", 10 * 2**16, "env=breakout", "network=cnn",
                    "arch.total_num_envs=1024", "system.rollout_length=64"),

@@ -71,7 +71,8 @@ def settings_of(name: str, work: dict[str, Any], seeds: int) -> list[str]:
         f"system.reward_scale={work['reward_scale']}",
         *("system.decay_learning_rates=false", "system.clip_together=true", "system.vf_coef=0.5"),
         *("system.standardize_advantages=minibatch", "system.clip_eps=0.3"),
-        *("system.normalize_observations=true", "system.normalize_rewards=false"),
+        *("system.normalize_observations=true", "system.obs_norm_share=1"),
+        "system.normalize_rewards=false",
         *("network/actor_head=tanh_normal",),
         *torsos(work["layers"], "silu"),
     ]

@@ -85,7 +85,7 @@ ONE_BY_ONE = [
     *("ent_coef=0.0", "ent_coef=0.003", "ent_coef=0.03", "gae_lambda=0.9", "vf_coef=1.0"),
     *("max_grad_norm=0.1", "max_grad_norm=2.0", "max_grad_norm=.inf", "clip_together=true"),
     *("standardize_advantages=minibatch", "standardize_advantages=none"),
-    *("normalize_values=true", "normalize_observations=true"),
+    *("normalize_values=true", "normalize_observations=false", "obs_norm_share=1"),
     *("epochs=2", "epochs=8", "num_minibatches=4", "num_minibatches=8", "num_minibatches=32"),
 ]
 

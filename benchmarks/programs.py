@@ -55,8 +55,10 @@ SMALL = [
     *("arch.total_num_envs=16", "system.rollout_length=8", "arch.num_updates=4"),
     *("arch.num_evaluation=2", "arch.num_eval_episodes=4", "arch.compile_cache=null"),
 ]
+RAW = "system.normalize_observations=false"
 NORMALIZED = [
-    *("system.normalize_observations=true", "system.normalize_values=true"),
+    *("system.normalize_observations=true", "system.obs_norm_share=1"),
+    "system.normalize_values=true",
     *("system.normalize_rewards=true", "system.obs_norm_warmup_steps=128"),
 ]
 
@@ -75,7 +77,7 @@ def _env(name: str, *more: str, command: str = "ff_ppo", num_devices: int = 1) -
 
 
 def _own(name: str, *more: str, command: str = "ff_ppo") -> Setting:
-    overrides = [f"env.target=envs.{name}", "env.name=null", "arch.max_eval_steps=20", *more]
+    overrides = [f"env.target=envs.{name}", "env.name=null", "arch.max_eval_steps=20", RAW, *more]
     return Setting(overrides, command)
 
 
@@ -85,6 +87,7 @@ def _cartpole(*more: str, **others: Any) -> Setting:
 
 _memory = partial(_env, "cartpole_no_velocity", "system.num_minibatches=2", command="rec_ppo")
 _pqn = partial(_cartpole, command="ff_pqn")
+_simulator = partial(_env, "gymnasium", "system.num_minibatches=4", RAW)
 
 
 def whole_loss(agent: Any, steps: Any, distribution: Any, log_prob: jax.Array) -> jax.Array:
@@ -160,14 +163,9 @@ SETTINGS = {
     "reppo": _env("pendulum", "system.num_minibatches=4", command="ff_reppo"),
     "reppo discrete": _cartpole(command="ff_reppo"),
     "reppo memory": _memory("network=gru", command="rec_reppo"),
-    "simulator": _env("gymnasium", "system.num_minibatches=4"),
-    "simulator, own objective": _env(
-        *("gymnasium", "system.num_minibatches=4"),
-        "system.objective=benchmarks.programs.whole_loss",
-    ),
-    "simulator and actors": _env(
-        "gymnasium", "arch.actors=2", "system.num_minibatches=4", "arch.num_seeds=2"
-    ),
+    "simulator": _simulator(),
+    "simulator, own objective": _simulator("system.objective=benchmarks.programs.whole_loss"),
+    "simulator and actors": _simulator("arch.actors=2", "arch.num_seeds=2"),
 }
 WHOLE = ("plain", "normalized", "gru shared", "pqn")  # also as one pure function
 

@@ -61,7 +61,7 @@ def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
         f"system.rollout_length={size.rollout_length}",
         f"system.num_minibatches={size.num_minibatches}",
         f"system.epochs={size.num_epochs}",
-        "system.normalize_rewards=false",  # as the peers
+        *("system.normalize_observations=false", "system.normalize_rewards=false"),  # as the peers
         *torsos(size.layers, size.activation, TORSOS[algorithm]),
     ]
 
@@ -69,7 +69,7 @@ def of_size(size: Size, algorithm: str = "ppo") -> list[str]:
 def memory(cell: str, length: int) -> Setting:
     """16,384 steps an update, learnt from in sequences of whole rollouts."""
     overrides = [
-        f"network={cell}_shared",
+        *(f"network={cell}_shared", "system.normalize_observations=false"),
         f"arch.total_num_envs={16_384 // length}",
         f"system.rollout_length={length}",
         "system.num_minibatches=4",

@@ -106,7 +106,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "compile_cache": None,
         "evaluate_first": False,
     },
-    "system": {"rollout_length": 8, "epochs": 2, "num_minibatches": 4, "normalize_rewards": False},
+    "system": {
+        **{"rollout_length": 8, "epochs": 2, "num_minibatches": 4},
+        **{"normalize_rewards": False, "normalize_observations": False, "obs_norm_share": 1.0},
+    },
     "env": {"name": None, "target": "envs.Clock"},
     "network": NETWORK,
 }

@@ -122,6 +122,8 @@ class PPOSettings(PPONumbers, SystemConfig):
     """Settings of PPO."""
 
     normalize_rewards: bool = other_default(SystemConfig, "normalize_rewards", True)
+    normalize_observations: bool = other_default(SystemConfig, "normalize_observations", True)
+    obs_norm_share: float = other_default(SystemConfig, "obs_norm_share", 0.1)
 
     advantages: str = setting(
         "gae",

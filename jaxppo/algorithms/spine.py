@@ -246,13 +246,21 @@ def end_update(
 
 
 def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
-    """Merge the rollout's observations into the statistics, over `system.axes`."""
+    """Merge the rollout's observations into the statistics, over `system.axes`.
+
+    They stay as they are after `obs_norm_share` of the updates, but at least one.
+    """
     if not system.normalize_observations:
         return agent
     policy, steps = agent.policy, rollout.steps
     statistics = guards.merge_statistics(
         system, policy.obs_statistics, steps.obs, alive=steps.alive
     )
+    if system.obs_norm_share < 1:
+        last = jnp.maximum(system.obs_norm_share * agent.hyperparameters.num_updates, 1)
+        statistics = jax.tree.map(
+            partial(jnp.where, agent.update <= last), statistics, policy.obs_statistics
+        )
     return dataclasses.replace(agent, policy=dataclasses.replace(policy, obs_statistics=statistics))
 
 

@@ -119,6 +119,8 @@ class Keywords(TypedDict, total=False):
     """least standard deviation that normalize_observations divides by, so that noise of a feature that hardly changes is not blown up"""
     obs_max_std: float
     """greatest standard deviation that normalize_observations divides by; .inf: no bound"""
+    obs_norm_share: float
+    """share of the updates, from the start of the run, in which the observation statistics move; then they stay"""
     obs_norm_warmup_steps: int
     """environment steps before training that only fill the observation statistics, rounded up to rollouts"""
     actor_lr: float

@@ -310,6 +310,13 @@ class SystemConfig(SystemNumbers):
         above=0,
         infinite=True,
     )
+    obs_norm_share: float = setting(
+        1.0,
+        "share of the updates, from the start of the run, in which the observation statistics "
+        "move; then they stay",
+        above=0,
+        high=1,
+    )
     obs_norm_warmup_steps: int = setting(
         0,
         "environment steps before training that only fill the observation statistics, rounded up "

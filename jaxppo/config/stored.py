@@ -111,10 +111,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def current(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return stored settings without those of earlier versions that changed nothing of a run."""
-    gone = ("plan_only", "target")  # of arch, until 0.2
-    arch = {name: value for name, value in settings.get("arch", {}).items() if name not in gone}
-    return {**settings, "arch": arch} if "arch" in settings else settings
+    """Return the stored settings of an earlier version as this one says them."""
+    gone, found = ("plan_only", "target"), dict(settings)  # of arch, until 0.2
+    if "arch" in found:
+        found["arch"] = {name: x for name, x in found["arch"].items() if name not in gone}
+    if "system" in found:
+        found["system"] = {"obs_norm_share": 1.0, **found["system"]}
+    return found
 
 
 # Settings about this machine, not about the run; a resume takes them from the command line

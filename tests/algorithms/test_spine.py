@@ -143,6 +143,22 @@ def test_an_update_reports_its_diagnostics_and_moves_all_statistics_once() -> No
     assert metrics.rollout.empty_mask == 0
 
 
+def test_statistics_of_observations_move_for_a_share_of_the_updates() -> None:
+    """And in the first update, however small the share is."""
+    given = {"normalize_observations": True}
+    for share, moving in ((1.0, 4), (0.5, 2), (0.49, 1), (0.01, 1)):
+        system, state = alone(*build(small_config(system={**given, "obs_norm_share": share}))[:2])
+        phases = compiled(system)
+        _, rollout = phases.collect(state.agent, state.acting)
+        counts = [
+            phases.update_obs_statistics(
+                dataclasses.replace(state.agent, update=jnp.int32(update)), rollout
+            ).policy.obs_statistics.count
+            for update in (1, 2, 3, 4)
+        ]
+        assert counts == [32] * moving + [0] * (4 - moving)
+
+
 def test_every_transition_lands_in_exactly_one_minibatch() -> None:
     system = system_of("plain")[0].system
     keys = jax.random.split(jax.random.key(0), 3)

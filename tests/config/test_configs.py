@@ -585,7 +585,7 @@ PLANS: list[tuple[Settings, int, list[Settings]]] = [
     ({STEPS: 47}, 1, [{STEPS: 48}]),
     ({STEPS: 96, BLOCKS: 3}, 1, [{BLOCKS: 2}, {STEPS: 144}, {ENVS: 4}]),
     ({UPDATES: 2, BLOCKS: 3}, 1, [{BLOCKS: 2}, {UPDATES: 3}]),
-    ({WARM_UP: 9}, 1, [{NORMALIZE: True}, {WARM_UP: 0}]),
+    ({WARM_UP: 9, NORMALIZE: False}, 1, [{NORMALIZE: True}, {WARM_UP: 0}]),
     ({ADAPT: True, OBJECTIVE: "dpo"}, 1, [{OBJECTIVE: "penalty"}, {ADAPT: False}]),
     ({HIGH: 0.3, OBJECTIVE: "dpo"}, 1, [{HIGH: None}, {OBJECTIVE: "clip"}]),
     ({"system.advantages": "vtrace"}, 1, [{TARGETS: True}]),

@@ -61,13 +61,14 @@ def write(tmp_path: Path, threads: ThreadPoolExecutor) -> Callable[..., Writer]:
     return call
 
 
-def test_settings_that_are_gone_are_left_out_of_earlier_runs(
+def test_settings_of_earlier_runs_are_read_as_they_were_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a run is resumed, and where its policy is loaded."""
     config = small_config()
     kept = stored.plain(config)
     kept["arch"] |= {"plan_only": False, "target": None}
+    del kept["system"]["obs_norm_share"]  # which was 1
     monkeypatch.setattr(stored, "plain", lambda _: kept)
     stored.keep_config(config, tmp_path)
     assert parse(stored.read_config(tmp_path)) == config

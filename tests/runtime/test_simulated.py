@@ -44,6 +44,7 @@ SMALL = [
     *("arch.total_num_envs=4", "system.rollout_length=8", "system.num_minibatches=2"),
     *("arch.num_updates=6", "arch.num_evaluation=2", "arch.num_eval_episodes=6"),
     *("arch.max_eval_steps=20", "system.epochs=2", "arch.compiler=quick"),
+    *("system.normalize_observations=false", "system.obs_norm_share=1"),
 ]
 KNOWN, TWIN = "env.target=simulators.Known", "env.target=simulators.Twin"
 LOCKSTEP = "arch.actors=1", "arch.max_policy_lag=0"

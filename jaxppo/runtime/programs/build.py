@@ -75,6 +75,7 @@ def build(config: Config, plan: Plan) -> System:
         obs_clip=system.obs_clip,
         obs_min_std=system.obs_min_std,
         obs_max_std=system.obs_max_std,
+        obs_norm_share=system.obs_norm_share,
         normalize_rewards=system.normalize_rewards,
         schedules=tuple((name, found.kind) for name, found in find_schedules(system).items()),
         clip_together=system.clip_together,

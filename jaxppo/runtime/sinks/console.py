@@ -67,8 +67,8 @@ class Console:
         more = f"more exploration ({known[0]})" if known else "more exploration"
         return [
             f"{event['steps']:>13,} steps  {STUCK} evaluations in a row are equal: if better is "
-            "possible, try system.normalize_observations=true, arch.evaluation_greedy=false (a "
-            f"greedy policy may repeat one action), or {more}"
+            "possible, try arch.evaluation_greedy=false (a greedy policy may repeat one action), "
+            f"{more}, or system.normalize_observations=true, if it is false"
         ]
 
     def close(self) -> None:
