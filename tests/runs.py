@@ -145,7 +145,7 @@ def reppo(**changes: Any) -> Config:
     policy = {"_target_": f"{LAYERS}.heads.follow", "state_dependent_std": True}
     network: dict[str, Any] = {"critic_torso": None, "critic_post_torso": NETWORK["actor_torso"]}
     network |= {"critic_head": head, "actor_head": policy, **changes.pop("network", {})}
-    system = {"algorithm": "reppo", **changes.pop("system", {})}
+    system = {"algorithm": "reppo", "normalize_observations": True, **changes.pop("system", {})}
     env = {"target": "envs.Drift", **changes.pop("env", {})}
     return small_config(network=network, system=system, env=env, **changes)
 
