@@ -80,9 +80,9 @@ def settings_of(name: str, work: dict[str, Any], seed: int) -> list[str]:
         *("system.decay_learning_rates=false", "system.ent_coef=0.0", "system.clip_together=true"),
         "system.standardize_advantages=minibatch",
         "system.vf_coef=1.0",  # our value loss is half the squared error; they weight it by 0.5
-        f"system.normalize_observations={normalize}",
+        *(f"system.normalize_observations={normalize}", "system.obs_norm_share=1"),
         f"system.normalize_rewards={normalize}",
-        *(["system.reward_clip=10", "system.obs_norm_share=1"] if work.get("normalize") else []),
+        *(["system.reward_clip=10"] if work.get("normalize") else []),
         *network,
     ]
 

@@ -93,8 +93,8 @@ def settings_of(row: str) -> list[str]:
         *(f"system.rollout_length={work['rollout_length']}", f"system.epochs={work['epochs']}"),
         *(f"system.num_minibatches={work['minibatches']}", "system.actor_lr=2.5e-4"),
         *("system.critic_lr=2.5e-4", f"system.normalize_observations={normalize}"),
-        *(["system.obs_norm_share=1"] if work["normalize"] else []),
-        *(f"system.normalize_rewards={normalize}", *network, "arch.max_eval_steps=1000"),
+        *("system.obs_norm_share=1", f"system.normalize_rewards={normalize}"),
+        *(*network, "arch.max_eval_steps=1000"),
     ]
 
 

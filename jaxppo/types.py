@@ -462,7 +462,7 @@ class System:
     obs_clip: float  # of normalised observations
     obs_min_std: float  # bounds of the standard deviations of observations
     obs_max_std: float
-    obs_norm_share: float  # of the updates, from the first on, in which statistics of obs move
+    obs_norm_share: float  # of the updates, in which statistics of observations are not frozen
     normalize_rewards: bool
     schedules: tuple[tuple[str, str], ...]  # (hyperparameter, kind), see algorithms.schedules
     clip_together: bool  # one gradient norm of all optimiser groups

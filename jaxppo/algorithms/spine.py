@@ -248,7 +248,7 @@ def end_update(
 def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
     """Merge the rollout's observations into the statistics, over `system.axes`.
 
-    They stay as they are after `obs_norm_share` of the updates, but at least one.
+    They are frozen after `obs_norm_share` of the updates, but not before the first.
     """
     if not system.normalize_observations:
         return agent

@@ -120,7 +120,7 @@ class Keywords(TypedDict, total=False):
     obs_max_std: float
     """greatest standard deviation that normalize_observations divides by; .inf: no bound"""
     obs_norm_share: float
-    """share of the updates, from the start of the run, in which the observation statistics move; then they stay"""
+    """share of the run's updates, from the first, in which observation statistics are updated; then they are frozen"""
     obs_norm_warmup_steps: int
     """environment steps before training that only fill the observation statistics, rounded up to rollouts"""
     actor_lr: float

@@ -312,8 +312,8 @@ class SystemConfig(SystemNumbers):
     )
     obs_norm_share: float = setting(
         1.0,
-        "share of the updates, from the start of the run, in which the observation statistics "
-        "move; then they stay",
+        "share of the run's updates, from the first, in which observation statistics are updated; "
+        "then they are frozen",
         above=0,
         high=1,
     )

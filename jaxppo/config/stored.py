@@ -111,7 +111,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def current(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored settings of an earlier version as this one says them."""
+    """Return stored settings, also those of earlier versions, in the form of this version."""
     gone, found = ("plan_only", "target"), dict(settings)  # of arch, until 0.2
     if "arch" in found:
         found["arch"] = {name: x for name, x in found["arch"].items() if name not in gone}
