@@ -250,6 +250,14 @@ class Drift(Clock):
         return spaces.Box(jnp.array(self.low), jnp.array(self.high), (2,))
 
 
+class Lapse(Clock):
+    """The third reward of an episode is NaN."""
+
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
+        obs, state, reward, over, info = super().step_env(key, state, action, params)
+        return obs, state, jnp.where(state.time == 3, jnp.nan, reward), over, info
+
+
 class TwoStates(Clock):
     """The action chooses the next of two one-hot states; 2 for leaving the second, -1 the first."""
 

@@ -394,12 +394,12 @@ def test_train_events_within_a_block_part_its_metrics(recorder: Recorder, tmp_pa
 
 
 def test_a_block_with_train_events_within_is_diagnosed_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
+    recorder: Recorder, tmp_path: Path
 ) -> None:
     """What was not finite in the first update of a block still ends the run at its end."""
-    poison(monkeypatch, {0, 2}, "rollout", nonfinite_reward=np.asarray([3]))
-    with pytest.raises(TrainingError, match=r"reward \(3\).*step 64"):
-        loop.run(tiny(5, logger={"every": 1}), tmp_path)
+    env = {"target": "envs.Lapse", "params": {"max_steps_in_episode": 20}}
+    with pytest.raises(TrainingError, match=r"reward \(4\).*step 64"):  # one in each environment
+        loop.run(tiny(5, env=env, logger={"every": 1}), tmp_path)
     assert [event["updates"] for event in recorder.of("train")] == [1, 2]
 
 
