@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from conftest import NETWORK, build, on_devices, small_config
@@ -22,7 +23,7 @@ from jaxppo.config.schema import OF_GAMES, Config
 from jaxppo.config.stored import plain
 from jaxppo.runtime.hosts.signals import Interrupted, Signals
 from jaxppo.runtime.programs import compile, population
-from jaxppo.runtime.programs.placement import Layout
+from jaxppo.runtime.programs.placement import Layout, reshard
 from jaxppo.runtime.run import loop, parts, resuming
 from jaxppo.runtime.run.jobs import TrainingError
 from jaxppo.runtime.run.members import Member
@@ -446,6 +447,15 @@ for variant, *stops in (
     for num, last in stops:
         run(Path(sys.argv[1]) / variant, variant, num, last)
 """
+
+
+def test_environments_that_are_split_anew_keep_their_order_and_get_streams_of_their_own() -> None:
+    acting = build(small_config())[1].acting  # [D, P, U, B, ...], each of one but B
+    found = reshard(acting, (2, 2))
+    np.testing.assert_array_equal(found.obs.reshape(acting.obs.shape), acting.obs)
+    assert found.obs.shape[:4] == (1, 2, 2, 1)
+    streams = jax.random.key_data(found.key).reshape(4, -1)
+    assert len(np.unique(streams, axis=0)) == 4
 
 
 @pytest.mark.long
