@@ -294,7 +294,9 @@ def record(
     past = acting.discounted_return
     if system.normalize_rewards:
         discounted = step.reward + agent.hyperparameters.gamma * past
-        past = jnp.where(done, 0.0, discounted)
+        # To the other player of a game, what is won is lost
+        passed = discounted if step.sign is None else step.sign * discounted
+        past = jnp.where(done, 0.0, passed)
     transition = Transition(
         obs=acting.obs,
         reset=acting.reset,

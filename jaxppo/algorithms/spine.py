@@ -166,7 +166,7 @@ def scale_rewards(
 
     Normalisation divides by the standard deviation of G_t = r_t + gamma G_{t-1} within episodes,
     over all rollouts so far (Engstrom et al. 2020, arXiv 2005.12729, section 3), or by its size if
-    it is constant.
+    it is constant. In games with both seats the sum is that of the player who moves.
     """
     hp, reward = agent.hyperparameters, rollout.steps.reward
     if system.normalize_rewards:

@@ -18,7 +18,7 @@ from runs import EACH_TIME, MEMORY, QUIET, fresh
 import jaxppo
 from benchmarks import games
 from jaxppo import envs
-from jaxppo.algorithms.acting import act, with_opponents
+from jaxppo.algorithms.acting import act, collect, with_opponents
 from jaxppo.algorithms.opponents import update_pool
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.schema import EnvConfig
@@ -86,6 +86,26 @@ def test_the_sign_follows_who_moves_next_and_not_the_number_of_moves() -> None:
     after = states.inner[1][1:][goes_on[:-1]]
     same = after == states.inner[1][:-1][goes_on[:-1]]
     np.testing.assert_array_equal(same, steps.sign[:-1][goes_on[:-1]] == 1.0)
+
+
+def test_rewards_are_normalised_by_sums_of_the_player_who_moves(small: Any) -> None:
+    system, state = small(
+        env={"target": "own_games.Paid", "kwargs": {"twice": True}, "opponent": "self"},
+        arch={"max_eval_steps": 12},
+        system={"normalize_rewards": True, "rollout_length": 24, "gamma": 0.9},
+    )
+    _, rollout = jax.jit(partial(collect, system))(state.agent, state.acting)
+    steps = jax.tree.map(np.asarray, rollout.steps)
+    assert {*steps.sign.flat} == {1.0, -1.0}
+    for b in range(4):
+        player, gains = 0, [0.0, 0.0]  # discounted sums of both players, who play for the same sum
+        for t in range(24):
+            reward = steps.reward[t, b] * np.asarray([1, -1])[[player, 1 - player]]
+            gains = reward + 0.9 * np.asarray(gains)
+            np.testing.assert_allclose(steps.discounted_return[t, b], gains[player], rtol=1e-5)
+            player = player if steps.sign[t, b] > 0 else 1 - player
+            if steps.terminated[t, b]:
+                player, gains = 0, [0.0, 0.0]
 
 
 @pytest.mark.parametrize("target, twice", [("TicTacToe", False), ("Nim", True)])
