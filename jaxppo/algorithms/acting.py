@@ -63,8 +63,14 @@ def unroll(
 ) -> tuple[PyTree, Any]:
     """Apply the network to raw `obs` `[L, S, O...]`. Observations are normalised only here."""
     if system.normalize_observations:
-        bounds = {"min_std": system.obs_min_std, "max_std": system.obs_max_std}
-        obs = normalize(policy.obs_statistics, obs, max_abs=system.obs_clip, **bounds)
+        obs = normalize(
+            policy.obs_statistics,
+            obs,
+            max_abs=system.obs_clip,
+            min_std=system.obs_min_std,
+            max_std=system.obs_max_std,
+            keep_constant=system.obs_norm_share < 1,  # frozen statistics never learn its scale
+        )
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
 

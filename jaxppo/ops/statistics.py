@@ -237,10 +237,12 @@ def normalize(
     max_abs: float = 10.0,
     min_std: float = 0.0,
     max_std: float = math.inf,
+    keep_constant: bool = False,
 ) -> PyTree:
     """Return (x - mean) / deviation, clipped to +-max_abs; non-float leaves are unchanged.
 
-    Leaves of `obs` are `[..., O...]`. The deviation is clipped to `min_std` and `max_std`.
+    Leaves of `obs` are `[..., O...]`. The deviation is clipped to `min_std` and `max_std`. With
+    `keep_constant` that of a feature that has not changed is 1, as its next values tell its scale.
     """
     bounded = min_std > 0.0 or max_std < math.inf
 
@@ -248,6 +250,8 @@ def normalize(
         if mean is None or variance is None:
             return x
         difference, std = x - mean, deviation(mean, variance)
+        if keep_constant:
+            std = jnp.where(jnp.sqrt(variance) <= RESOLUTION * jnp.abs(mean), 1.0, std)
         if bounded:
             std = jnp.clip(std, min_std, max_std)
         return jnp.clip(difference * (1.0 / std), -max_abs, max_abs)

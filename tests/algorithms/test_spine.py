@@ -24,7 +24,7 @@ from phases import (
     with_steps,
 )
 
-from jaxppo.algorithms import guards, report, spine
+from jaxppo.algorithms import acting, guards, report, spine
 from jaxppo.algorithms.acting import state_values
 from jaxppo.algorithms.axes import vmap_members
 from jaxppo.algorithms.gradient_steps import make_step
@@ -33,6 +33,7 @@ from jaxppo.algorithms.metrics import add
 from jaxppo.kernels.permutations import random_permutation
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.histograms import edges
+from jaxppo.ops.statistics import merge_statistics
 from jaxppo.runtime.hosts.devices import parallel
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run.events import of_training
@@ -157,6 +158,20 @@ def test_statistics_of_observations_move_for_a_share_of_the_updates() -> None:
             for update in (1, 2, 3, 4)
         ]
         assert counts == [32] * moving + [0] * (4 - moving)
+
+
+def test_an_entry_that_begins_to_change_after_the_statistics_is_seen() -> None:
+    """Frozen statistics would have all of its values at the clip for good."""
+    settings = {"normalize_observations": True, "obs_norm_share": 0.5}
+    system, state = alone(*build(small_config(system=settings))[:2])
+    policy = state.agent.policy
+    empty = merge_statistics(policy.obs_statistics, jnp.zeros((4, 2)))
+    policy = dataclasses.replace(policy, obs_statistics=empty)
+    seen = jnp.asarray([[[0.5, 0.0]], [[2.0, 0.0]], [[-4.0, 0.0]]])  # [L, S, O]
+    _, found = acting.unroll(system, policy, {}, seen, jnp.zeros((3, 1), bool))
+    raw = dataclasses.replace(system, normalize_observations=False)
+    _, wanted = acting.unroll(raw, policy, {}, seen, jnp.zeros((3, 1), bool))
+    close(found.value.mean(), wanted.value.mean(), rtol=1e-6)
 
 
 def test_every_transition_lands_in_exactly_one_minibatch() -> None:

@@ -251,6 +251,19 @@ def test_a_constant_feature_is_zero(value: float) -> None:
     np.testing.assert_allclose(normalize(merged(batches), batches[0]), 0.0, atol=0.2)
 
 
+@pytest.mark.parametrize("value", [0.0, 3.7])
+def test_a_feature_that_was_constant_can_keep_its_scale(value: float) -> None:
+    """Else all of its later values are at the clip, and look alike."""
+    rng = np.random.default_rng(0)
+    data = np.stack([np.full(400, value), 1e-3 * rng.normal(size=400)], -1).astype(np.float32)
+    later = np.float32([[value + step, 0.0] for step in (1, 2, -3)])
+    statistics = merged([data], 2)
+    np.testing.assert_array_equal(np.abs(normalize(statistics, later)[:, 0]), 10.0)
+    found = normalize(statistics, later, keep_constant=True)
+    np.testing.assert_allclose(found[:, 0], [1, 2, -3], rtol=1e-6)
+    np.testing.assert_array_equal(found[:, 1], normalize(statistics, later)[:, 1])
+
+
 @pytest.mark.parametrize("decay", [1.0, 0.25])
 @pytest.mark.parametrize(
     "grid, axes", [((4,), ("batch",)), ((2, 2), ("device", "batch"))], ids=["batch", "both"]
