@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxppo.algorithms.acting import act, act_and_describe
 from jaxppo.algorithms.axes import vmap_members
+from jaxppo.config.schema import TEAM_RETURN
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.platforms import forms
 from jaxppo.kernels.precisions import precision
@@ -102,18 +103,21 @@ def agent_keys(system: System, keys: jax.Array) -> jax.Array:
 def of_worlds(system: System, episodes: Episodes) -> Episodes:
     """Return the episodes `[E]` of worlds, from those of their agents `[B]`.
 
-    A return is the mean over the agents, a length that of the agent that lasts longest.
+    A return is the mean over the agents, a length that of the agent that lasts longest. What a
+    world tells comes at its end; of one that is cut off, only the return of the team is known.
     """
     num = system.env.num_agents
     if num == 1:
         return episodes
     rows: Episodes = jax.tree.map(lambda x: x.reshape(-1, num), episodes)
+    told = {name: jnp.nanmax(x, axis=1) for name, x in rows.metrics.items()}  # told by one
+    finished, team = rows.finished.all(1), rows.returns.sum(1)
     return Episodes(
         returns=rows.returns.mean(1),
         lengths=rows.lengths.max(1),
-        finished=rows.finished.all(1),
+        finished=finished,
         empty_masks=rows.empty_masks.sum(1),
-        metrics={name: jnp.nanmax(x, axis=1) for name, x in rows.metrics.items()},  # told by one
+        metrics={**told, TEAM_RETURN: jnp.where(finished, told[TEAM_RETURN], team)},
     )
 
 

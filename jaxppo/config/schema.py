@@ -367,6 +367,7 @@ class SystemConfig(SystemNumbers):
 # How a number of `env.metrics` adds up over an episode
 METRIC_KINDS = ("last", "sum", "mean", "max", "share")
 TOLD = "env/"  # before its name in events; no metric of an algorithm has such a name
+TEAM_RETURN = "team_return"  # of worlds with several agents, besides those of `env.metrics`
 
 
 def key_of(name: str) -> str:

@@ -9,13 +9,12 @@ import gymnasium
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.given import is_given
 from jaxppo.config.importing import imported
-from jaxppo.config.schema import HOW_RUN, EnvConfig
+from jaxppo.config.schema import HOW_RUN, TEAM_RETURN, EnvConfig
 from jaxppo.envs import refuse, unknown
 from jaxppo.envs.gymnasium import names
 from jaxppo.envs.simulated import Simulated, check_settings, pools
 from jaxppo.simulators import making
 from jaxppo.simulators.batch import Batch, spaces_of, worlds_of
-from jaxppo.simulators.told import TEAM_RETURN
 
 
 def make(config: EnvConfig) -> Simulated:

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.schema import EnvConfig
+from jaxppo.config.schema import TEAM_RETURN, EnvConfig
 from jaxppo.envs import games
 from jaxppo.envs.episodes import Episodes, EpisodesState, stepped
 from jaxppo.envs.forms import check_spaces, is_integer, line, returned
 from jaxppo.ops import tallies
 from jaxppo.ops.sequences import where
-from jaxppo.simulators.told import TEAM_RETURN
 from jaxppo.types import Environment, PyTree, Tally, TimeStep, pytree, zeros
 
 

@@ -15,11 +15,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from jaxppo.config.messages import raised
+from jaxppo.config.schema import TEAM_RETURN
 from jaxppo.simulators.faults import ANY_ERROR, Fault, ReturnedError, in_function, shown, values_of
 from jaxppo.simulators.group import VALUES
 from jaxppo.simulators.making import close, without_repeats
 from jaxppo.simulators.spaces import Arrays, Leaf, array_of, batch_of, write
-from jaxppo.simulators.told import TEAM_RETURN, lookup
+from jaxppo.simulators.told import lookup
 
 OWN_STEP = "observation, reward, terminated, truncated, final observation, info"
 _CPU = 1, 3  # kinds of devices in DLPack: the host's memory, also if it is pinned

@@ -7,8 +7,6 @@ import numpy as np
 
 from jaxppo.simulators.faults import ANY_ERROR, ReturnedError
 
-TEAM_RETURN = "team_return"  # of worlds with several agents
-
 
 def lookup(info: Mapping[str, Any], name: str) -> Any:
     """Return what `info` holds by a name, such as episode.r of a dict in it; None: nothing."""

@@ -237,6 +237,16 @@ def test_evaluation_counts_worlds() -> None:
     assert found.finished.all()
 
 
+def test_the_return_of_a_team_counts_also_where_its_evaluation_is_cut_off() -> None:
+    """Without those, a mean would leave out the worlds that last longest."""
+    made = fresh(of_world("Leaving", arch__max_eval_steps=2, logger=QUIET))
+    sampled = dataclasses.replace(made.system, evaluation_greedy=False)
+    keys = jax.random.split(jax.random.key(1), 9)
+    found = jax.jit(functools.partial(evaluate, sampled))(made.policy, keys)
+    assert {*found.finished.tolist()} == {True, False}
+    np.testing.assert_allclose(found.metrics["team_return"], 3 * found.returns, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -20,13 +20,12 @@ from jaxppo.config.parse import algorithm_class
 from jaxppo.config.plan import Plan, memories
 from jaxppo.config.plan import plan as make_plan
 from jaxppo.config.schedules import find_schedules, schedule_numbers
-from jaxppo.config.schema import BOTH_SEATS, Config, LoggerConfig
+from jaxppo.config.schema import BOTH_SEATS, TEAM_RETURN, Config, LoggerConfig
 from jaxppo.envs import actor_settings, varying
 from jaxppo.ops.collectives import BATCH_AXIS
 from jaxppo.ops.statistics import normalized_entries
 from jaxppo.runtime.hosts import devices
 from jaxppo.runtime.programs import microbatches, opponents
-from jaxppo.simulators.told import TEAM_RETURN
 from jaxppo.types import Environment, Hyperparameters, LearnerState, Policy, System, is_space, zeros
 
 EnvValues = dict[str, Any]  # parameters of environments by name, arrays `[P]`, or of one member
