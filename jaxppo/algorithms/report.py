@@ -14,8 +14,10 @@ from jaxppo.algorithms.guards import outcome
 from jaxppo.algorithms.metrics import (
     GREATEST,
     LAST,
+    MEAN,
     SUM,
     NoMetrics,
+    combine,
     identity,
     metric,
     metrics,
@@ -50,7 +52,8 @@ class LearnMetrics:
 
     gradient_steps: jax.Array = metric(count=True)  # fewer where the epochs ended early
     skipped_steps: jax.Array = metric(count=True)  # gradient steps that were not finite
-    skipped_updates: jax.Array = metric(SUM, count=True)  # whose gradient steps all were not finite
+    # whose gradient steps all were not finite: steps, targets and finish average over the others
+    skipped_updates: jax.Array = metric(SUM, count=True)
     nonfinite_loss: jax.Array = metric(SUM, count=True)
     parameter_norm: jax.Array = metric()  # global, afterwards
     learning_rate: jax.Array = metric()  # of the first optimiser group
@@ -130,6 +133,10 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
     means = over_first(steps.metrics, steps.counted)
     if not reads_metrics(system):
         means = dataclasses.replace(means, loss=over_axes(system.axes, means.loss))
+    targets, finish = learnt.targets, learnt.finish
+    if system.skip_nonfinite:
+        counts = jnp.any(steps.counted)
+        targets, finish = (unless_skipped(counts, found) for found in (targets, finish))
     agent, hp = learnt.agent, learnt.agent.hyperparameters
     rate = next(iter(system.algorithm.rates(agent).values()))
     return LearnMetrics(
@@ -141,10 +148,15 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
         learning_rate=learning_rate(hp, rate, agent.update),
         scheduled=scheduled_metrics(system, partial(getattr, hp)),
         steps=means,
-        targets=learnt.targets,
-        finish=learnt.finish,
+        targets=targets,
+        finish=finish,
         details=details_of(system, agent, learnt.batch),
     )
+
+
+def unless_skipped(counts: jax.Array, found: Any) -> Any:
+    """Return metrics whose means are 0 unless the update `counts`, since one NaN is in all sums."""
+    return combine(lambda how, x: jnp.where(counts, x, 0.0) if how == MEAN else x, found)
 
 
 def details_of(system: System, agent: AgentState, batch: Batch) -> Any:

@@ -85,7 +85,7 @@ def train_whole(
     learner = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), learner)
     if schedule.warmup_rollouts:
         learner = warm_up(system, learner, jnp.int32(schedule.warmup_rollouts))
-    names = list(_row(zero_metrics(system)))
+    names = list(_row(system, zero_metrics(system)))
     run = _Run(
         learner=learner,
         best=learner.agent.policy,
@@ -150,7 +150,7 @@ def _round(
 
     def iterate(i: jax.Array, carry: tuple[LearnerState, jax.Array]) -> Any:
         learner, found = step(carry[0])
-        found = _row(found)
+        found = _row(system, found)
         row = jnp.stack([jnp.asarray(found[name], jnp.float32) for name in names])
         return learner, jax.lax.dynamic_update_index_in_dim(carry[1], row, run.done + i, 0)
 
@@ -170,8 +170,9 @@ def _round(
     return run, (run.done, episodes)
 
 
-def _row(found: Metrics) -> dict[str, jax.Array]:
+def _row(system: System, found: Metrics) -> dict[str, jax.Array]:
     """Return the metrics of one update by name; the returns are means over the ended episodes."""
+    unless_skipped = (found.learn.targets, found.learn.finish) if system.skip_nonfinite else ()
     rollout, num = found.rollout, found.rollout.num_episodes
     per_episode = jnp.where(num > 0, 1 / num, jnp.nan)
     return {
@@ -188,6 +189,7 @@ def _row(found: Metrics) -> dict[str, jax.Array]:
         **{name: value for name, _, value in leaves(found.learn) if not jnp.ndim(value)},
         **{
             name: jnp.where(found.learn.skipped_updates > 0, jnp.nan, value)
-            for name, _, value in leaves(found.learn.steps)
+            for part in (found.learn.steps, *unless_skipped)
+            for name, _, value in leaves(part)
         },
     }

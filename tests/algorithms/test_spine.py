@@ -405,9 +405,12 @@ def test_updates_without_a_gradient_step_do_not_count() -> None:
     good = of_good.learn.steps.loss
     assert found["entropy"] == good.entropy > 0
     assert found["ratio_min"] == good.ratio_min
+    assert found["advantage_std"] == of_good.learn.targets.advantage_std > 0
+    assert found["explained_variance"] == of_good.learn.finish.explained_variance != 0
     assert (found["gradient_steps"], found["skipped_steps"], found["skipped_updates"]) == (4, 4, 1)
     found = of_training(of_none, 1)
-    assert {found[name] for name in ("entropy", "total_loss", "ratio_max")} == {None}
+    names = "entropy", "total_loss", "ratio_max", "advantage_std", "explained_variance"
+    assert {found[name] for name in names} == {None}
 
 
 def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None:

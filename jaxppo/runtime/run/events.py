@@ -285,8 +285,8 @@ def precision(config: Config) -> str:
 def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
     """Return the values of a block's `train` event: means over updates and ended episodes.
 
-    Means of gradient steps leave out updates that skipped them all; without any other update, all
-    metrics of gradient steps are None.
+    Those of gradient steps, of targets and of the end of an update leave out updates that skipped
+    all steps; without any other update, they are None.
     """
     rollout, learn = totals.rollout, totals.learn
     num_learnt: Any = num_updates - learn.skipped_updates
@@ -306,6 +306,7 @@ def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
         },
         **{
             name: (value / num_learnt if how == MEAN else value) if num_learnt else None
-            for name, how, value in leaves(learn.steps)
+            for part in (learn.steps, learn.targets, learn.finish)
+            for name, how, value in leaves(part)
         },
     }
