@@ -17,6 +17,7 @@ from jaxppo.config.messages import explained
 from jaxppo.ops.actions import log_probs
 from jaxppo.ops.advantages import gae, negamax, vtrace
 from jaxppo.ops.losses import (
+    clip_fraction,
     clipped_error,
     clipped_surrogate,
     discovered_objective,
@@ -57,6 +58,20 @@ def clipped_dimensions(
     new, old = (log_probs(each, steps.action) for each in (distribution, steps.distribution))
     advantage = jnp.broadcast_to(steps.advantage[..., None], new.shape)
     return jnp.sum(clipped_surrogate(new, old, advantage, hp.clip_eps, hp.clip_eps_high), axis=-1)
+
+
+def clipped_share(
+    objective: str, agent: AgentState, steps: Any, distribution: Any, log_prob: jax.Array
+) -> jax.Array:
+    """Return 1 where the ratio is outside of its bounds and else 0, `[L, M]`.
+
+    With `clip_dimensions` it is the share of an action's dimensions whose own ratio is outside.
+    """
+    hp = agent.hyperparameters
+    if objective != "clip_dimensions":
+        return clip_fraction(log_prob, steps.log_prob, hp.clip_eps, hp.clip_eps_high)
+    new, old = (log_probs(each, steps.action) for each in (distribution, steps.distribution))
+    return jnp.mean(clip_fraction(new, old, hp.clip_eps, hp.clip_eps_high), axis=-1)
 
 
 OBJECTIVES: dict[str, Objective] = {

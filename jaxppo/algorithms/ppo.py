@@ -17,6 +17,7 @@ from jaxppo.algorithms.acting import next_values, state_values, unroll
 from jaxppo.algorithms.actor_critic import ActorCritic
 from jaxppo.algorithms.objectives import (
     ESTIMATORS,
+    clipped_share,
     find_objective,
     find_value_loss,
     reads_distribution,
@@ -36,7 +37,7 @@ from jaxppo.algorithms.ppo_settings import PPOSettings, check_fit, settings_type
 from jaxppo.config.schema import Config, SystemConfig
 from jaxppo.kernels.reductions import means
 from jaxppo.networks.actor_critic import ActorCriticOutput, shares_layers
-from jaxppo.ops.losses import approximate_kl, clip_fraction, explained_variance, ratio
+from jaxppo.ops.losses import approximate_kl, explained_variance, ratio
 from jaxppo.ops.statistics import (
     as_weights,
     denormalize_value,
@@ -210,7 +211,7 @@ class PPO(ActorCritic):
             self.value_loss(agent, steps, output.value),
             distribution.entropy(),
             approximate_kl(log_prob, steps.log_prob),
-            clip_fraction(log_prob, steps.log_prob, hp.clip_eps, hp.clip_eps_high),
+            clipped_share(self.settings.objective, agent, steps, distribution, log_prob),
             weights=steps.weight,
         )
         total = actor_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy

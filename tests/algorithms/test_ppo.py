@@ -137,6 +137,30 @@ def test_loss_is_the_sum_of_its_parts_from_the_oracle(value_clip: float | None) 
     np.testing.assert_allclose(total, actor + 0.7 * critic - 0.05 * entropy, rtol=1e-4)
 
 
+@pytest.mark.parametrize("objective", ["clip", "clip_dimensions"])
+def test_the_clip_fraction_is_of_what_the_objective_clips(small: Any, objective: str) -> None:
+    """Of dimensions, if each has a ratio of its own."""
+    system, state = small(env={"target": "envs.Drift"}, system={"objective": objective})
+    phases, cut = compiled(system), (0.2, 0.4)
+    state, rollout = collect(phases, given(state, clip_eps=cut[0], clip_eps_high=cut[1]))
+    agent, batch = add_targets(phases, state.agent, rollout)
+    params = moved(agent).policy.params
+    steps, policy = batch.steps, dataclasses.replace(agent.policy, params=params)
+    each = []
+    for one in (agent.policy, policy):
+        _, output = phases.unroll(one, batch.carry, steps.obs, steps.reset)
+        loc, scale = (
+            np.asarray(getattr(output.distribution, name), np.float64) for name in ("loc", "scale")
+        )
+        each.append(-0.5 * ((steps.action - loc) / scale) ** 2 - np.log(scale))
+    ratio = np.exp(each[1] - each[0])  # [L, S, 2]: what tanh adds cancels
+    outside = [(x < 1 - cut[0]) | (x > 1 + cut[1]) for x in (ratio.prod(-1), ratio)]
+    wanted = {"clip": outside[0], "clip_dimensions": outside[1]}
+    assert wanted["clip"].mean() > wanted["clip_dimensions"].mean() > 0
+    found = phases.loss(agent, params, batch)[1].clip_fraction
+    np.testing.assert_allclose(found, wanted[objective].mean(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name, value", [("kl_coef", 50.0), ("dpo_alpha", 0.1)])
 def test_numbers_of_the_other_objectives_are_data_too(name: str, value: float) -> None:
     """Another number changes the loss, and compiles nothing."""
