@@ -114,6 +114,16 @@ SETTINGS = {
     "D": _cartpole("arch.num_seeds=3", "arch.update_batch_size=2", num_devices=2),
     "D members": _cartpole("arch.num_seeds=4", num_devices=2),
     "normalized": _env("pendulum", "system.num_minibatches=4", *NORMALIZED, num_devices=2),
+    "frozen statistics": _own("Parts", "system.normalize_observations=true"),
+    "self-play": Setting(
+        [
+            "env.target=own_games.Paid",
+            "env.name=null",
+            "env.opponent=self",
+            "arch.max_eval_steps=20",
+        ]
+    ),
+    "clip dimensions": _own("Parts", "system.objective=clip_dimensions"),
     "penalty": _cartpole("system.objective=penalty", "system.adapt_kl_coef=true"),
     "dpo": _cartpole("system.objective=dpo", "system.value_loss=huber"),
     "reinforce objective": _cartpole("system.objective=reinforce", "system.epochs=1"),
