@@ -18,7 +18,7 @@ from jaxppo.algorithms.metrics import headlines
 from jaxppo.config.parse import algorithm_class, parse
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.runtime import sinks
-from jaxppo.runtime.sinks import Event, View, console, plot
+from jaxppo.runtime.sinks import Event, View, bars, console, plot
 from jaxppo.runtime.sinks.console import Console
 from jaxppo.runtime.sinks.json_lines import JsonLines
 from jaxppo.runtime.sinks.plot import Plot
@@ -343,3 +343,12 @@ def test_an_earlier_runs_lines_are_not_touched(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"metrics\.jsonl"):
         JsonLines(tmp_path)
     assert lines(tmp_path) == [TRAIN]
+
+
+def test_no_bar_is_shown_where_a_standard_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)  # as Python has it after `2>&-`
+    assert bars.bar() is None
+    monkeypatch.setattr(sys, "stdout", None)  # a bar on a terminal then has no output to redirect
+    shown = bars.TerminalBar(io.StringIO())
+    shown.open()
+    shown.close()

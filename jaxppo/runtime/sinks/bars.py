@@ -13,7 +13,12 @@ def bar() -> Screen | None:
     found = shell.get_ipython() if shell else None
     if found is not None and hasattr(found, "kernel"):
         return NotebookBar()
-    return TerminalBar() if sys.stderr.isatty() else None
+    return TerminalBar() if is_terminal(sys.stderr) else None
+
+
+def is_terminal(stream: Any) -> bool:
+    """Return whether a standard stream is a terminal; Python has None for a closed one."""
+    return stream is not None and bool(stream.isatty())
 
 
 def short(value: float, digits: int = 3) -> str:
@@ -90,7 +95,7 @@ class TerminalBar(Bar):
             progress.TimeRemainingColumn(),
             console=console.Console(file=self._output),
             transient=True,
-            redirect_stdout=self._output is sys.stdout or sys.stdout.isatty(),
+            redirect_stdout=self._output is sys.stdout or is_terminal(sys.stdout),
         )
         self._task = self._bar.add_task("", total=self.total, steps="0", speed="-", score="-")
         self._bar.start()
