@@ -255,6 +255,24 @@ def test_a_smaller_budget_ends_the_block_that_was_begun(
     assert [e["steps"] for e in events if e["event"] == "eval"] == [64 * 4, 64 * 8]
 
 
+def test_a_run_that_stops_after_its_last_update_ends(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last evaluation is missing, and no update."""
+    result, reference = whole()
+    monkeypatch.setattr(Pace, "updates", lambda *_: 2)
+    calls = itertools.count(1)  # two of each block: after its updates, and at its end
+    with monkeypatch.context() as patch:
+        agreed = lambda _: signal.SIGTERM if next(calls) == 7 else None  # noqa: E731
+        patch.setattr(Signals, "agreed", agreed)
+        with pytest.raises(Interrupted, match=f"at step {64 * 8}, saved"):
+            loop.run(coin(), tmp_path)
+    with pytest.raises(ConfigError, match=r"arch\.num_updates=7: .* set at least 8$"):
+        loop.run(coin(num_updates=7), tmp_path, resume=True)
+    assert loop.run(coin(), tmp_path, resume=True) == result
+    assert_equal(reference, tmp_path)
+
+
 def test_a_run_that_stops_within_a_block_keeps_its_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

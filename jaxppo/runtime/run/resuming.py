@@ -154,7 +154,9 @@ def _misfits(
     if line := other_updates(was, now, path):
         yield line
     done = tuple(facts.updates_per_block)
-    least = sum(done[: facts.block]) + facts.updates + (facts.updates > 0)  # no block is empty
+    least = sum(done[: facts.block]) + facts.updates
+    # A block that was begun needs one more update, unless only its evaluation is missing
+    least += 0 < facts.updates < done[-1]
     if sum(planned) < least:
         counted = config.arch.num_updates is not None
         name, unit = ("num_updates", 1) if counted else ("total_timesteps", math.prod(now))
