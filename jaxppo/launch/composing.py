@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -48,9 +50,39 @@ def composed(config_name: str, overrides: Sequence[str]) -> tuple[DictConfig, li
     check_form(overrides)
     check_groups(overrides)
     typed = [for_hydra(each) for each in overrides]
+    with _loading():
+        return hydra.compose(config_name, typed), typed
+
+
+def jobs_of_sweep(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each job, as Hydra's own sweeper makes them of those of a sweep."""
+    with _loading() as loader:
+        parsed = OverridesParser.create(loader).parse_overrides(list(overrides))
+        (jobs,) = BasicSweeper.split_arguments(parsed, None)
+    return jobs
+
+
+def subdirs_of_sweep(
+    config_name: str, of_hydra: Sequence[str], jobs: Sequence[Sequence[str]]
+) -> list[str]:
+    """Return the names of the jobs' directories; `of_hydra` are the sweep's settings of Hydra."""
+    names = []
+    with _loading() as loader:
+        for number, own in enumerate(jobs):
+            settings = loader.load_configuration(config_name, [*of_hydra, *own], RunMode.MULTIRUN)
+            with open_dict(settings):
+                settings.hydra.job.id = settings.hydra.job.num = number
+            without_plus(settings)
+            names.append(str(settings.hydra.sweep.subdir))
+    return names
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[Any]:
+    """Provide what loads the YAML files for Hydra."""
     folder = str(config_dir())
     with _apart(), hydra.initialize_config_dir(version_base="1.3", config_dir=folder):
-        return hydra.compose(config_name, typed), typed
+        yield GlobalHydra.instance().config_loader()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 from jaxppo.analysis import sweep
 from jaxppo.config.fields import ConfigError, as_override
 from jaxppo.config.messages import count
-from jaxppo.config.stored import CONFIG, overrides
+from jaxppo.config.stored import CONFIG, OVERRIDES, overrides, write_atomically
+from jaxppo.launch.composing import jobs_of_sweep, subdirs_of_sweep
 from jaxppo.launch.resuming import OF_RESUME, SWEEP, compose_run, is_setting
 from jaxppo.launch.sweeping import as_programs, groups, train
 from jaxppo.runtime.run.jobs import Job
@@ -47,23 +48,54 @@ def continue_sweep(command: str, folder: Path, arguments: Sequence[str]) -> bool
 
 def _programs(command: str, folder: Path, arguments: Sequence[str]) -> list[list[Job]]:
     """Return the jobs that are left, by program, and say how many there are."""
-    rows = sweep.read(folder)
+    unmade = _unmade(command, folder)
+    rows = [row for row in sweep.read(folder) if folder / row["job"] not in unmade]
     if all(is_setting(each, *OF_RESUME) for each in arguments):  # no setting changes
         left = [row for row in rows if not sweep.has_ended(row)]
     else:
         left = rows
     typed = [each for each in arguments if not is_setting(each, "resume")]
-    programs = groups_of([_job(command, folder / row["job"], typed) for row in left])
+    homes = {folder / row["job"]: overrides(folder / row["job"]) for row in left} | unmade
+    programs = groups_of([_job(command, home, own, typed) for home, own in homes.items()])
+    for home, own in unmade.items():  # all jobs are checked now
+        (home / OVERRIDES).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(home / OVERRIDES, OmegaConf.to_yaml(OmegaConf.create(own)))
     apart = f", {as_programs([each[0].config for each in programs])}" if programs else ""
-    print_lines(f"resume={folder}: {len(left)} of {count(rows, 'job')}{apart}")
+    print_lines(f"resume={folder}: {len(homes)} of {count([*rows, *unmade], 'job')}{apart}")
     return programs
+
+
+def _unmade(command: str, folder: Path) -> dict[Path, list[str]]:
+    """Return the directories that the jobs of an interrupted sweep lack, and their overrides.
+
+    Launchers make directories in turn: `basic` that of each job when it begins, others all of them
+    before the first begins.
+    """
+    jobs, num_unmade = _planned(folder)
+    if not num_unmade:
+        return {}
+    of_hydra = _record(folder).get("overrides", {}).get("hydra", [])
+    homes = [folder / name for name in subdirs_of_sweep(command, of_hydra, jobs)]
+    found = zip(homes, jobs, strict=True)
+    return {x: own for x, own in found if not ((x / CONFIG).exists() or overrides(x))}
+
+
+def _planned(folder: Path) -> tuple[list[list[str]], int]:
+    """Return the overrides of all jobs of a sweep, and how many of them lack a directory."""
+    hydra = _record(folder)
+    params = (hydra.get("sweeper", {}).get("params") or {}).items()
+    task = hydra.get("overrides", {}).get("task", [])
+    jobs = jobs_of_sweep([*(f"{key}={value}" for key, value in params), *task])
+    made = sum(bool(overrides(each)) for each in folder.iterdir())
+    return jobs, max(0, len(jobs) - made)
 
 
 def end_sweep(folder: Path, *, console: bool) -> None:
     """Report the results of a sweep, even if jobs failed or did not begin; unlock its directory."""
     try:
         sweep.report(folder, console=console)
-        left = [job for job in sweep.read(folder) if not sweep.has_ended(job)]
+        left = sum(not sweep.has_ended(job) for job in sweep.read(folder))
+        left += _planned(folder)[1] if can_continue(folder) else 0
         if left and can_continue(folder):
             print_lines(
                 f"{count(left, 'job')} did not end: {as_override('resume', str(folder))} "
@@ -107,11 +139,10 @@ def _record(folder: Path) -> dict[str, Any]:
     return dict(found.get("hydra", {})) if isinstance(found, dict) else {}
 
 
-def _job(command: str, home: Path, typed: Sequence[str]) -> Job:
-    """Return a job that goes on, or begins if it never did."""
+def _job(command: str, home: Path, own: Sequence[str], typed: Sequence[str]) -> Job:
+    """Return a job that goes on, or begins, by its `own` overrides, if it never did."""
     begun = (home / CONFIG).exists()
-    own = [as_override("resume", str(home))] if begun else overrides(home)
-    config = compose_run(command, [*own, *typed])
+    config = compose_run(command, [*([as_override("resume", str(home))] if begun else own), *typed])
     return Job(config, home.absolute(), resume=True, group=home.parent.name)
 
 

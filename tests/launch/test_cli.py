@@ -1,6 +1,7 @@
 """The command line as a person meets it: runs, resumed runs, sweeps and output that is gone."""
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import importlib.metadata
@@ -519,6 +520,26 @@ def test_a_directory_is_named_by_what_was_typed(
         more = ("-m", "hydra.sweep.dir=sweep") if place == "sweep.subdir" else ()
         assert launch(*more, name, *typed, run=recorder([])).status == 0
         assert (cwd / ("sweep" if more else ".") / "system.gamma=0.9,arch.seed=1").is_dir()
+
+
+def test_jobs_without_a_directory_begin_when_their_sweep_goes_on(
+    launch: Any, cwd: Path, programs: list[list[Config]]
+) -> None:
+    """Their sweep was killed before it made all of them; a name follows from the overrides."""
+    typed = ["-m", "hydra.sweep.dir=swept", "resume=true", "arch.seed=range(3)", *CARTPOLE]
+    typed += ["hydra.sweep.subdir=n${hydra.job.num}_${arch.seed}", "system.gamma=0.9"]
+    assert launch(*typed, run=recorder([])).status == 0
+    names = [f"n{n}_{n}" for n in range(3)]
+    shutil.rmtree(cwd / "swept" / names[0])
+    (cwd / "swept" / names[2] / ".hydra" / "overrides.yaml").write_text("")
+    outcome = launch(*typed, run=recorder([]))
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "resume=swept: 3 of 3 jobs" in outcome.out
+    first, again = ({config.arch.seed: config for config in each} for each in programs)
+    assert {n: dataclasses.replace(config, resume=None) for n, config in again.items()} == first
+    assert sorted(each.name for each in (cwd / "swept").iterdir() if each.is_dir()) == names
+    shutil.rmtree(cwd / "swept" / names[1])
+    assert "3 jobs did not end: resume=swept continues" in launch(*typed, run=recorder([])).out
 
 
 def test_a_plugin_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
