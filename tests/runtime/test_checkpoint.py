@@ -241,6 +241,24 @@ def test_a_damaged_one_is_named_and_the_one_before_it_read(
     assert newest(tmp_path).steps == 20
 
 
+@pytest.mark.parametrize("reads", ["_digest", "_restore"])
+def test_one_that_a_run_drops_while_it_is_read_is_not_damaged(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """The run that trains there has written another one."""
+    write({10: 1.0}, keep=1)
+    read = getattr(checkpoint, reads)
+
+    def read_late(path: Path) -> Any:
+        monkeypatch.setattr(checkpoint, reads, read)
+        write({20: 1.5}, keep=1)
+        return read(path)
+
+    monkeypatch.setattr(checkpoint, reads, read_late)
+    (found,), lines = checkpoint.newest_of_all([tmp_path])
+    assert (found.steps, lines) == (20, [])
+
+
 def test_a_checkpoint_of_format_3_has_the_names_of_today(tmp_path: Path, write: Any) -> None:
     """There `agent.algorithm_state` was `agent.algorithm`."""
     write({10: 1.0})

@@ -224,8 +224,11 @@ def read(path: Path) -> Checkpoint:
     """Read a checkpoint; `CheckpointError` if it is incomplete or was changed."""
     manifest = read_manifest(path)
     written = manifest["files"]
-    stored = {str(file.relative_to(path)): _digest(file) for file in _files(path)}
-    del stored[MANIFEST]
+    try:
+        stored = {str(file.relative_to(path)): _digest(file) for file in _files(path)}
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({_brief(error)})") from error
+    stored.pop(MANIFEST, None)  # it is sealed
     for name in sorted({*written, *stored}):
         if stored.get(name) != written.get(name):
             raise CheckpointError(f"{path}: {name} is not as it was written (SHA-256 differs)")
@@ -294,6 +297,8 @@ def newest_of_all(run_dirs: Sequence[Path]) -> tuple[list[Checkpoint], list[str]
         try:
             found = [read(path_of(run_dir, steps)) for run_dir in run_dirs]
         except CheckpointError as error:
+            if not all(steps in steps_in(folder) for folder in folders):
+                return newest_of_all(run_dirs)  # a run that trains has newer ones by now
             lines.append(f"{error}; skipped")
         else:
             if not all(map(_has_failed, found)):
