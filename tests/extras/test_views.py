@@ -1,9 +1,11 @@
 """Views of a run: MARL-eval's layout, TensorBoard, Weights & Biases, users' sinks, and failures."""
 
+import itertools
 import json
 import re
 import struct
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
@@ -166,8 +168,13 @@ def test_tensorboard_has_every_number_against_steps(tmp_path: Path) -> None:
     assert not [tag for tag in found if tag.rpartition("/")[2] in ("steps", "seed", "last")]
 
 
-def test_tensorboard_of_a_resumed_run_has_each_point_once(tmp_path: Path) -> None:
+def test_tensorboard_of_a_resumed_run_has_each_point_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it goes on where the clock is behind."""
     pytest.importorskip("tensorboardX", reason="pip install '.[tensorboard]'")
+    clock = itertools.count(2_000_000_000, -1)
+    monkeypatch.setattr(time, "time", lambda: next(clock))
     train, evaluation = ([{**e, "steps": s} for s in (10, 20, 30)] for e in (TRAIN, EVAL))
     take = opened(tmp_path)
     take(NAMED, train[0], evaluation[0])

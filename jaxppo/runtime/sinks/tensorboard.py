@@ -16,6 +16,7 @@ import numpy as np
 from jaxppo.ops.histograms import edges
 from jaxppo.runtime.sinks import Event, Scope, histograms, scalars
 
+_FILE = "events.out.tfevents."
 _START = 1  # SessionLog.START: readers drop earlier points of this step and later ones
 
 
@@ -27,8 +28,11 @@ class TensorBoard:
     ) -> None:
         folder = run_dir / "tensorboard"
         folder.mkdir(exist_ok=True)
-        before = len(list(folder.iterdir()))  # files are read in the order of names
-        self._path = folder / f"events.out.tfevents.{int(time.time()):010}.jaxppo.{before:04}"
+        before = len(list(folder.iterdir()))
+        # Files are read in the order of names, and another host's clock may be behind
+        stamps = (path.name.split(".")[3] for path in folder.glob(f"{_FILE}*.jaxppo.*"))
+        now = max([int(time.time()), *map(int, filter(str.isdecimal, stamps))])
+        self._path = folder / f"{_FILE}{now:010}.jaxppo.{before:04}"
         self._settings = f"```json\n{json.dumps(scope.settings, indent=2)}\n```"
         self._path.touch(exist_ok=False)
         self._append(file_version="brain.Event:2")
