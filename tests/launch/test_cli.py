@@ -344,6 +344,10 @@ RESUMED = {  # what is typed together with resume= -> what is said, or what the 
     "arch.total_timesteps=35e4": "arch.total_timesteps=350000|400000, 13 updates",
     "arch.num_updates=12": "arch.num_updates=12|null, 13 updates",  # of 1024 x 32 steps
     "arch.num_updates=13": {"arch.num_updates": 13},
+    "arch.total_timesteps=8e5 arch.num_evaluation=20": {
+        "arch.total_timesteps": 800_000, "arch.num_evaluation": 20,
+    },
+    "arch.num_evaluation=20": "resume_allow=[arch.num_evaluation]",
     "arch.num_updates=12 'resume_allow=[arch]'": {"arch.num_updates": 12},
     "'resume_allow=[nonsense]'": "resume_allow: nonsense",
     "'resume_allow=[log,env.params.gravity,network.actor_torso.layer_sizes]'": {},
