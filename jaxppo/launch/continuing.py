@@ -76,6 +76,11 @@ def _unmade(command: str, folder: Path) -> dict[Path, list[str]]:
         return {}
     of_hydra = _record(folder).get("overrides", {}).get("hydra", [])
     homes = [folder / name for name in subdirs_of_sweep(command, of_hydra, jobs)]
+    if len({*homes}) < len(jobs):
+        raise ConfigError(
+            f"resume={folder}: hydra.sweep.subdir gives several jobs one directory; begin the "
+            "sweep anew, with a name by what differs between jobs"
+        )
     found = zip(homes, jobs, strict=True)
     return {x: own for x, own in found if not ((x / CONFIG).exists() or overrides(x))}
 
@@ -94,8 +99,10 @@ def end_sweep(folder: Path, *, console: bool) -> None:
     """Report the results of a sweep, even if jobs failed or did not begin; unlock its directory."""
     try:
         sweep.report(folder, console=console)
-        left = sum(not sweep.has_ended(job) for job in sweep.read(folder))
-        left += _planned(folder)[1] if can_continue(folder) else 0
+        jobs = sweep.read(folder)
+        left = sum(not sweep.has_ended(job) for job in jobs)
+        if jobs and can_continue(folder):  # not of a sweep that was refused
+            left += _planned(folder)[1]
         if left and can_continue(folder):
             print_lines(
                 f"{count(left, 'job')} did not end: {as_override('resume', str(folder))} "

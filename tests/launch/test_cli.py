@@ -529,7 +529,10 @@ def test_a_directory_is_named_by_what_was_typed(
 def test_jobs_without_a_directory_begin_when_their_sweep_goes_on(
     launch: Any, cwd: Path, programs: list[list[Config]]
 ) -> None:
-    """Their sweep was killed before it made all of them; a name follows from the overrides."""
+    """Their sweep was killed before it made all of them; a name follows from the overrides.
+
+    A sweep that was refused has none.
+    """
     typed = ["-m", "hydra.sweep.dir=swept", "resume=true", "arch.seed=range(3)", *CARTPOLE]
     typed += ["hydra.sweep.subdir=n${hydra.job.num}_${arch.seed}", "system.gamma=0.9"]
     assert launch(*typed, run=recorder([])).status == 0
@@ -544,6 +547,11 @@ def test_jobs_without_a_directory_begin_when_their_sweep_goes_on(
     assert sorted(each.name for each in (cwd / "swept").iterdir() if each.is_dir()) == names
     shutil.rmtree(cwd / "swept" / names[1])
     assert "3 jobs did not end: resume=swept continues" in launch(*typed, run=recorder([])).out
+    typed = ["-m", "hydra.sweep.dir=other", "hydra.sweep.subdir=0", "arch.seed=1,2", "resume=true"]
+    for words in ("two jobs would have the directory", "gives several jobs one directory"):
+        outcome = launch(*typed, *CARTPOLE, run=recorder([]))
+        assert (outcome.status, "did not end" in outcome.out) == (2, False)
+        assert words in outcome.err
 
 
 def test_a_plugin_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
