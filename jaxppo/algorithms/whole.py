@@ -182,6 +182,7 @@ def _row(system: System, found: Metrics) -> dict[str, jax.Array]:
         "nonfinite_reward": rollout.nonfinite_reward,
         "nonfinite_observation": rollout.nonfinite_observation,
         "empty_mask": rollout.empty_mask,
+        **rollout.reused_starts,
         **{
             key_of(name): jnp.where(told > 0, rollout.metrics[name] / told, jnp.nan)
             for name, told in rollout.told.items()

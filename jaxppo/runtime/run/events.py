@@ -299,6 +299,7 @@ def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
             key_of(name): rollout.metrics[name] / told if told else None
             for name, told in rollout.told.items()
         },
+        **{name: value / num_updates for name, value in rollout.reused_starts.items()},
         **{
             name: value / num_updates if how == MEAN else value
             for name, how, value in leaves(learn)
