@@ -17,6 +17,7 @@ from jaxppo.envs.forms import differences, returned
 from jaxppo.envs.told import chosen
 from jaxppo.kernels import random_bits
 from jaxppo.kernels.costs import is_cheap
+from jaxppo.kernels.divisors import near_divisor
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.collectives import any_over
 from jaxppo.ops.sequences import where
@@ -80,9 +81,24 @@ class Episodes:
         self._metrics = config.metric_kinds
 
     def starts(self, key: jax.Array) -> tuple[PyTree, PyTree]:
-        """Map `[N]` keys to first (observations, states) of episodes, `[N, ...]`."""
-        inner, obs = returned("reset", jax.vmap(self.one.reset)(key), "state, observation")
-        return obs, inner
+        """Map `[N]` keys to first (observations, states) of episodes, `[N, ...]`.
+
+        On CPUs, as many at a time as stay in the cache (`platforms.starts_bytes`).
+        """
+
+        def make(key: jax.Array) -> tuple[PyTree, PyTree]:
+            inner, obs = returned("reset", jax.vmap(self.one.reset)(key), "state, observation")
+            return obs, inner
+
+        num, limit = len(key), forms().starts_bytes
+        if limit is not None:
+            leaves = jax.tree.leaves(jax.eval_shape(make, key))
+            each = sum(x.size * x.dtype.itemsize for x in leaves) / num
+            num = near_divisor(num, max(4, limit / each))
+        if num == len(key):
+            return make(key)
+        parts = jax.lax.map(make, key.reshape(-1, num))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts)
 
     def reset(self, key: jax.Array) -> tuple[EpisodesState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""

@@ -46,6 +46,9 @@ class Forms:
     joined_gates: bool = False
     # Compute cheap resets at every step, without a branch (`envs.episodes`)
     resets_without_branch: bool = False
+    # Make as many first states of episodes at a time as have about this many bytes, but four at
+    # least (`envs.episodes`). None: all that are wanted
+    starts_bytes: int | None = None
     # Initialise the parameters of all members at once
     members_at_once: bool = True
     # Evaluation looks once in this many steps whether all episodes have ended. Each look makes a
@@ -73,7 +76,9 @@ _NEEDS_ROWS = jax.__version_info__ < (0, 11)
 # of a rollout. For recurrences, blocks of 128 steps are the fastest of 8 to 1,024.
 # benchmarks/speed.py times more and fewer cached bytes. With jax 0.10.2 the batched QR
 # decomposition of orthogonal initialisation hangs on CPUs with few cores, so members are
-# initialised one after another.
+# initialised one after another. 256 first states of Craftax Classic (26 KiB each) take 1.78 s of a
+# core at once, 0.51 s with 2**19 bytes at a time, 0.28 s with 2**18 and 0.20 s with 2**17; those of
+# Brax's ant (2 KiB each) 1.6 to 2.3 ms in any form.
 #
 # Timed on an NVIDIA H200 with jax 0.11.2 (benchmarks/measured/h200.json; sizes as in
 # docs/accelerators.md), steps/s with a form beside those without it: packing 1.60 at S, 1.20 at M,
@@ -92,6 +97,7 @@ FORMS = {
         hash_in_one_kernel=True,
         recurrence_block=128,
         cached_activations=6_000_000,
+        starts_bytes=2**17,
         members_at_once=False,
     ),
     "gpu": Forms(

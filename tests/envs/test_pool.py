@@ -1,19 +1,22 @@
 """Episodes that begin with starts which are made once a rollout (`env.resets=pool`)."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import NETWORK, alone, build, small_config
+from conftest import NETWORK, alone, build, close, small_config
 from phases import compiled
 
 from jaxppo.algorithms.acting import rollout_keys
 from jaxppo.algorithms.evaluation import episode_keys, evaluate
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels import random_bits
+from jaxppo.kernels.platforms import FORMS, forms
 from jaxppo.runtime.programs.build import build_alone
+from jaxppo.runtime.run.events import of_training
 
 
 def config(size: int, **env: Any) -> Any:
@@ -52,10 +55,25 @@ def test_each_end_takes_the_next_start_and_again_only_if_there_are_no_others(
 def test_an_update_counts_them_and_evaluations_need_none() -> None:
     system, state = alone(*build(config(2))[:2])
     _, metrics = compiled(system).update(state)
-    assert metrics.rollout.reused_starts["reused_starts"] > 0
+    reused = metrics.rollout.reused_starts["reused_starts"]
+    assert of_training(jax.tree.map(np.asarray, metrics), 1)["reused_starts"] == reused > 0
     keys = episode_keys(jax.random.key(0), jnp.arange(5))
     episodes = evaluate(build_alone(config(2)), state.agent.policy, keys)
     assert np.all(episodes.finished)
+
+
+@pytest.mark.parametrize("num, size", [(12, 4), (7, 7), (26, 2)])
+def test_starts_that_are_made_a_few_at_a_time_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, num: int, size: int
+) -> None:
+    env: Any = build_alone(config(2)).env
+    keys = jax.random.split(jax.random.key(1), num)
+    whole = env.starts(keys)
+    monkeypatch.setitem(FORMS, "cpu", dataclasses.replace(forms(), starts_bytes=1))
+    program = jax.make_jaxpr(env.starts)(keys)
+    loops = [x.params["length"] for x in program.eqns if x.primitive.name == "scan"]
+    assert loops == ([num // size] if num > size else [])
+    close(env.starts(keys), whole)
 
 
 def test_environments_that_reset_in_their_own_way_have_none() -> None:
