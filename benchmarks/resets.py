@@ -18,7 +18,7 @@ from benchmarks.speed import Setting, Timed
 
 # env: sizes, starts of a pool
 ROWS = {
-    "craftax/classic": (["arch.total_num_envs=256", "system.rollout_length=32"], 64),
+    "craftax/classic": ([], 512),
     "craftax/symbolic": (["arch.total_num_envs=64", "system.rollout_length=32"], 16),
     "xminigrid/empty": ([], 64),
     "navix/empty": ([], 64),
