@@ -98,7 +98,7 @@ class Episodes:
         if num == len(key):
             return make(key)
         parts = jax.lax.map(make, key.reshape(-1, num))
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts)
+        return jax.tree.map(lambda x: x.reshape(len(key), *x.shape[2:]), parts)
 
     def reset(self, key: jax.Array) -> tuple[EpisodesState, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
