@@ -1,8 +1,9 @@
-"""Helpers to format messages."""
+"""Helpers to format messages, and to write one that needs no console."""
 
 import contextlib
 import importlib.metadata
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
@@ -110,6 +111,18 @@ def installing(extra: str) -> str:
 def named(error: BaseException) -> str:
     """Return the type and message of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def write_error(line: str) -> None:
+    """Write a line to standard error, if that is open."""
+    with if_open():
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def if_open() -> contextlib.AbstractContextManager[None]:
+    """Let the use of a standard stream fail in silence; Python has None for a closed one."""
+    return contextlib.suppress(OSError, ValueError, AttributeError)
 
 
 def count(things: Any, noun: str, plural: str = "s") -> str:

@@ -461,6 +461,16 @@ def test_failure_of_a_view_is_said_once_and_ends_it(
     assert line.startswith("logger.sinks[0] (my_sinks.Fails)")
 
 
+def test_a_view_that_fails_where_standard_error_is_closed_ends_no_run(
+    tmp_path: Path, my_sinks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)  # as Python has it after `2>&-`
+    config = LoggerConfig(**OFF, sinks=[{"_target_": "my_sinks.Fails", "where": "write"}])
+    (sink,) = sinks.make(config, tmp_path, None, Scope())
+    write(sink, dict(EVAL), dict(EVAL))
+    assert not sink.sink
+
+
 def test_a_picture_that_cannot_be_drawn_is_a_view_and_the_log_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

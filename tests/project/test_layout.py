@@ -259,7 +259,7 @@ def test_standard_output_belongs_to_the_console() -> None:
         "runtime.sinks.bars": {"stdout", "stderr"},
         "runtime.hosts.processes": {"stdout", "stderr"},  # are flushed before it ends at once
         "launch.door": {"stdout"},
-        **{name: {"stderr"} for name in ("runtime.hosts.signals", "runtime.sinks", "launch")},
+        **{name: {"stderr"} for name in ("config.messages", "runtime.hosts.signals", "launch")},
     }
     wrong = {}
     for name, tree in TREES.items():

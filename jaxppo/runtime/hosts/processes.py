@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxppo.config.fields import ConfigError
-from jaxppo.config.messages import flattened
+from jaxppo.config.messages import flattened, if_open, write_error
 from jaxppo.runtime.hosts.clusters import find
 
 JOIN_SECONDS = 300  # to wait until all processes have started
@@ -209,8 +209,9 @@ def abandon(status: int) -> None:
 
 def exit_at_once(status: int) -> NoReturn:
     """Exit without waiting for other threads and processes."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with if_open():
+            stream.flush()
     os._exit(status)
 
 
@@ -322,8 +323,8 @@ class _Watch:
     def _end(self, ended: int) -> NoReturn:
         self._send(ended.to_bytes(4, "big"))
         if index() == (0 if ended else 1):
-            sys.stderr.write(
-                f"process {ended} of {count()} has ended, and all others stop{self.resume_hint}\n"
+            write_error(
+                f"process {ended} of {count()} has ended, and all others stop{self.resume_hint}"
             )
         exit_at_once(1)
 

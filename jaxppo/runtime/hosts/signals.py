@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from jaxppo.config.messages import write_error
 from jaxppo.runtime.hosts import processes
 from jaxppo.simulators import children
 
@@ -141,11 +142,8 @@ class Signals:
 
 
 def _say(line: str) -> None:
-    if not processes.is_first():  # of several processes only the first speaks
-        return
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    if processes.is_first():  # of several processes only the first speaks
+        write_error(line)
 
 
 class Interrupts(Signals):

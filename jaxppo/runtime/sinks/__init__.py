@@ -12,7 +12,6 @@ import dataclasses
 import importlib
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 
 from jaxppo.config.fields import ConfigError
 from jaxppo.config.importing import is_installed
-from jaxppo.config.messages import installing, named, where
+from jaxppo.config.messages import installing, named, where, write_error
 from jaxppo.config.schema import LoggerConfig
 from jaxppo.config.stored import METRICS
 
@@ -229,9 +228,7 @@ class View:
                 sink.close()
         if self.name not in self._failed:
             self._failed.add(self.name)
-            sys.stderr.write(
-                f"{self.name}: {named(error)}{where(error)}; the run goes on without it\n"
-            )
+            write_error(f"{self.name}: {named(error)}{where(error)}; the run goes on without it")
 
 
 def make(
