@@ -172,7 +172,8 @@ def _round(
 
 def _row(system: System, found: Metrics) -> dict[str, jax.Array]:
     """Return the metrics of one update by name; the returns are means over the ended episodes."""
-    unless_skipped = (found.learn.targets, found.learn.finish) if system.skip_nonfinite else ()
+    learn = found.learn
+    means = (learn.steps, learn.targets, learn.finish) if system.skip_nonfinite else (learn.steps,)
     rollout, num = found.rollout, found.rollout.num_episodes
     per_episode = jnp.where(num > 0, 1 / num, jnp.nan)
     return {
@@ -187,10 +188,10 @@ def _row(system: System, found: Metrics) -> dict[str, jax.Array]:
             key_of(name): jnp.where(told > 0, rollout.metrics[name] / told, jnp.nan)
             for name, told in rollout.told.items()
         },
-        **{name: value for name, _, value in leaves(found.learn) if not jnp.ndim(value)},
+        **{name: value for name, _, value in leaves(learn) if not jnp.ndim(value)},
         **{
-            name: jnp.where(found.learn.skipped_updates > 0, jnp.nan, value)
-            for part in (found.learn.steps, *unless_skipped)
+            name: jnp.where(learn.skipped_updates > 0, jnp.nan, value)
+            for part in means
             for name, _, value in leaves(part)
         },
     }

@@ -68,8 +68,8 @@ def _programs(command: str, folder: Path, arguments: Sequence[str]) -> list[list
 def _unmade(command: str, folder: Path) -> dict[Path, list[str]]:
     """Return the directories that the jobs of an interrupted sweep lack, and their overrides.
 
-    Launchers make directories in turn: `basic` that of each job when it begins, others all of them
-    before the first begins.
+    The launcher `basic` makes the directory of each job when it begins, others make all before the
+    first begins: if a sweep is killed, some are missing.
     """
     jobs, num_unmade = _planned(folder)
     if not num_unmade:
@@ -78,8 +78,8 @@ def _unmade(command: str, folder: Path) -> dict[Path, list[str]]:
     homes = [folder / name for name in subdirs_of_sweep(command, of_hydra, jobs)]
     if len({*homes}) < len(jobs):
         raise ConfigError(
-            f"resume={folder}: hydra.sweep.subdir gives several jobs one directory; begin the "
-            "sweep anew, with a name by what differs between jobs"
+            f"resume={folder}: hydra.sweep.subdir gives several jobs one directory; start the "
+            "sweep again with a hydra.sweep.subdir that differs between jobs"
         )
     found = zip(homes, jobs, strict=True)
     return {x: own for x, own in found if not ((x / CONFIG).exists() or overrides(x))}
@@ -100,14 +100,13 @@ def end_sweep(folder: Path, *, console: bool) -> None:
     try:
         sweep.report(folder, console=console)
         jobs = sweep.read(folder)
-        left = sum(not sweep.has_ended(job) for job in jobs)
         if jobs and can_continue(folder):  # not of a sweep that was refused
-            left += _planned(folder)[1]
-        if left and can_continue(folder):
-            print_lines(
-                f"{count(left, 'job')} did not end: {as_override('resume', str(folder))} "
-                "continues the sweep"
-            )
+            left = sum(not sweep.has_ended(job) for job in jobs) + _planned(folder)[1]
+            if left:
+                print_lines(
+                    f"{count(left, 'job')} did not end: {as_override('resume', str(folder))} "
+                    "continues the sweep"
+                )
     finally:
         release(folder)
 
@@ -148,8 +147,8 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _job(command: str, home: Path, own: Sequence[str], typed: Sequence[str]) -> Job:
     """Return a job that goes on, or begins, by its `own` overrides, if it never did."""
-    begun = (home / CONFIG).exists()
-    config = compose_run(command, [*([as_override("resume", str(home))] if begun else own), *typed])
+    begun = [as_override("resume", str(home))] if (home / CONFIG).exists() else own
+    config = compose_run(command, [*begun, *typed])
     return Job(config, home.absolute(), resume=True, group=home.parent.name)
 
 

@@ -227,7 +227,12 @@ def return_scale(mean: jax.Array, variance: jax.Array) -> jax.Array:
     It is their standard deviation, or |mean| if all are equal up to `RESOLUTION`.
     """
     size, spread = jnp.abs(mean), jnp.sqrt(variance)
-    return jnp.maximum(jnp.where(spread <= RESOLUTION * size, size, spread), 1e-15)
+    return jnp.maximum(jnp.where(is_constant(size, spread), size, spread), 1e-15)
+
+
+def is_constant(size: jax.Array, spread: jax.Array) -> jax.Array:
+    """Return whether a deviation is rounding error beside the magnitude of its mean."""
+    return spread <= RESOLUTION * size
 
 
 def normalize(
@@ -242,7 +247,7 @@ def normalize(
     """Return (x - mean) / deviation, clipped to +-max_abs; non-float leaves are unchanged.
 
     Leaves of `obs` are `[..., O...]`. The deviation is clipped to `min_std` and `max_std`. With
-    `keep_constant` that of a feature that has not changed is 1, as its next values tell its scale.
+    `keep_constant` a feature that has been constant is not divided, since its scale is not known.
     """
     bounded = min_std > 0.0 or max_std < math.inf
 
@@ -251,7 +256,7 @@ def normalize(
             return x
         difference, std = x - mean, deviation(mean, variance)
         if keep_constant:
-            std = jnp.where(jnp.sqrt(variance) <= RESOLUTION * jnp.abs(mean), 1.0, std)
+            std = jnp.where(is_constant(jnp.abs(mean), jnp.sqrt(variance)), 1.0, std)
         if bounded:
             std = jnp.clip(std, min_std, max_std)
         return jnp.clip(difference * (1.0 / std), -max_abs, max_abs)
