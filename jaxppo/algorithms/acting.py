@@ -69,7 +69,7 @@ def unroll(
             max_abs=system.obs_clip,
             min_std=system.obs_min_std,
             max_std=system.obs_max_std,
-            keep_constant=system.obs_norm_share < 1,  # frozen statistics never learn its scale
+            keep_constant=system.obs_norm_share < 1,  # what changes later has no known scale
         )
     return system.algorithm.network.unroll(policy.params, carry, obs, reset, policy.noise_key)
 
@@ -300,7 +300,7 @@ def record(
     past = acting.discounted_return
     if system.normalize_rewards:
         discounted = step.reward + agent.hyperparameters.gamma * past
-        # To the other player of a game, what is won is lost
+        # -1 if the other player moves next: the sum is from the view of who moves
         passed = discounted if step.sign is None else step.sign * discounted
         past = jnp.where(done, 0.0, passed)
     transition = Transition(

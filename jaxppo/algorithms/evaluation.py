@@ -103,8 +103,8 @@ def agent_keys(system: System, keys: jax.Array) -> jax.Array:
 def of_worlds(system: System, episodes: Episodes) -> Episodes:
     """Return the episodes `[E]` of worlds, from those of their agents `[B]`.
 
-    A return is the mean over the agents, a length that of the agent that lasts longest. What a
-    world tells comes at its end; of one that is cut off, only the return of the team is known.
+    A return is the mean over the agents, a length that of the agent that lasts longest. A world
+    tells its `env.metrics` at its end; of these, one that is cut off has the team's return alone.
     """
     num = system.env.num_agents
     if num == 1:

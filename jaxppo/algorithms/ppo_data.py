@@ -91,7 +91,7 @@ class DetailMetrics:
     value_change_max: jax.Array = metric(GREATEST)
     target_mean: jax.Array = metric()  # of value targets
     target_std: jax.Array = metric()
-    advantage_min: jax.Array = metric(LEAST)  # of the first epoch, standardised if over the batch
+    advantage_min: jax.Array = metric(LEAST)  # of the first epoch; standardised only over the batch
     advantage_max: jax.Array = metric(GREATEST)
     ratio_change: jax.Array = metric()  # mean |1 - pi / pi_old| after the epochs
     logit_max: jax.Array = metric(GREATEST)  # magnitude of a legal one; 0 without categories

@@ -155,7 +155,7 @@ def of_learning(system: System, learnt: Learnt) -> LearnMetrics:
 
 
 def unless_skipped(counts: jax.Array, found: Any) -> Any:
-    """Return metrics whose means are 0 unless the update `counts`, since one NaN is in all sums."""
+    """Return metrics whose means are 0 if the update was skipped: a NaN would spoil their sum."""
     return combine(lambda how, x: jnp.where(counts, x, 0.0) if how == MEAN else x, found)
 
 

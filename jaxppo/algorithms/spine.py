@@ -166,7 +166,7 @@ def scale_rewards(
 
     Normalisation divides by the standard deviation of G_t = r_t + gamma G_{t-1} within episodes,
     over all rollouts so far (Engstrom et al. 2020, arXiv 2005.12729, section 3), or by its size if
-    it is constant. In games with both seats the sum is that of the player who moves.
+    it is constant. In self-play the sum is from the view of the player who moves.
     """
     hp, reward = agent.hyperparameters, rollout.steps.reward
     if system.normalize_rewards:
@@ -248,7 +248,7 @@ def end_update(
 def update_obs_statistics(system: System, agent: AgentState, rollout: Rollout) -> AgentState:
     """Merge the rollout's observations into the statistics, over `system.axes`.
 
-    They are frozen after `obs_norm_share` of the updates, but not before the first.
+    They are frozen after `obs_norm_share` of the updates, and at least one counts.
     """
     if not system.normalize_observations:
         return agent

@@ -142,7 +142,7 @@ def settings_of(settings: DictConfig, hydra_config: Any) -> Config:
     refused = []
     typed = dict(_typed(hydra_config, OmegaConf.create(plain(config))))
     may_change = {*config.resume_allow, *(_BUDGET if _grows(old, typed) else ())}
-    if may_change & {*_BUDGET} & {*typed}:  # `_misfits` sees that evaluations stay as far apart
+    if may_change & {*_BUDGET} & {*typed}:  # `_misfits` checks their interval
         may_change.add("arch.num_evaluation")
     for key, value in typed.items():
         was = OmegaConf.select(before, key)

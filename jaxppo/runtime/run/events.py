@@ -285,8 +285,8 @@ def precision(config: Config) -> str:
 def of_training(totals: Metrics, num_updates: int) -> dict[str, Any]:
     """Return the values of a block's `train` event: means over updates and ended episodes.
 
-    Those of gradient steps, of targets and of the end of an update leave out updates that skipped
-    all steps; without any other update, they are None.
+    Means over gradient steps, of targets and of `finish` leave out updates that skipped all steps;
+    without any other update, they are None.
     """
     rollout, learn = totals.rollout, totals.learn
     num_learnt: Any = num_updates - learn.skipped_updates

@@ -228,7 +228,7 @@ def read(path: Path) -> Checkpoint:
         stored = {str(file.relative_to(path)): _digest(file) for file in _files(path)}
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({_brief(error)})") from error
-    stored.pop(MANIFEST, None)  # it is sealed
+    stored.pop(MANIFEST, None)  # it has a checksum of its own
     for name in sorted({*written, *stored}):
         if stored.get(name) != written.get(name):
             raise CheckpointError(f"{path}: {name} is not as it was written (SHA-256 differs)")
