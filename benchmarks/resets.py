@@ -16,14 +16,14 @@ from benchmarks.blocks import keep, serve
 from benchmarks.peers.__main__ import race
 from benchmarks.speed import Setting, Timed
 
-# env: sizes, starts of a pool
-ROWS = {
-    "craftax/classic": ([], 512),
-    "craftax/symbolic": (["arch.total_num_envs=64", "system.rollout_length=32"], 16),
-    "xminigrid/empty": ([], 64),
-    "navix/empty": ([], 64),
-    "navix/door_key": ([], 64),
-    "jumanji/maze": ([], 512),
+# env: sizes
+ROWS: dict[str, list[str]] = {
+    "craftax/classic": [],
+    "craftax/symbolic": ["arch.total_num_envs=64", "system.rollout_length=32"],
+    "xminigrid/empty": [],
+    "navix/empty": [],
+    "navix/door_key": [],
+    "jumanji/maze": [],
 }
 WAYS = {
     "each": ["env.resets=each"],
@@ -35,9 +35,7 @@ WAYS = {
 
 def serve_way(row: str, way: str) -> None:
     """Compile the training program of a row and run blocks of it."""
-    sizes, pool_size = ROWS[row]
-    more = [f"env.pool_size={pool_size}"] if way == "pool" else []
-    setting = Setting([f"env={row}", *sizes, *WAYS[way], *more], 16_384)
+    setting = Setting([f"env={row}", *ROWS[row], *WAYS[way]], 16_384)
     timed = Timed(setting, "arch.total_timesteps=1e9")
     serve(timed.block, timed.steps, timed.program.seconds)
 

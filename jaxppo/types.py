@@ -358,9 +358,12 @@ class Environment(Protocol):
     observation_space: PyTree  # of Space
     action_space: PyTree  # of Space
     time_limit: int | None  # steps after which every episode has ended, if there is such a number
-    pool_size: int  # starts of a `Pool`, which `starts` makes; 0: its state has none
     num_agents: int  # of a world; their rows are neighbours, and B is a multiple of it
     pads: bool  # steps have `alive`, since agents may end before their world
+
+    @property
+    def pool_size(self) -> int | None:
+        """Starts of a `Pool`; None: by the steps of a rollout; 0: its state has no `Pool`."""
 
     def reset(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         """Map `[B]` keys to (state `[B, ...]`, observation `[B, O...]`)."""
@@ -388,6 +391,11 @@ class Pool:
 
     starts: PyTree  # (observation, state) [N, ...]; () between rollouts
     taken: PyTree  # int32, episodes that have begun with one of them; () between rollouts
+
+    @property
+    def size(self) -> int:
+        """`N`."""
+        return len(jax.tree.leaves(self.starts)[0])
 
 
 class ValueEstimate(Protocol):

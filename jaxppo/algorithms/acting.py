@@ -1,6 +1,7 @@
 """Acting in many environments: unroll the network, collect rollouts, compute state values."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from jaxppo.types import (
 )
 
 Node = TypeVar("Node")
+STEPS_PER_START = 128  # of a pool without a size; episodes of Craftax Classic have about 150
 
 
 def init_acting(system: System, key: jax.Array) -> ActingState:
@@ -200,20 +202,21 @@ def fill_pool(system: System, env_state: PyTree, keys: jax.Array) -> PyTree:
     env: Any = system.env
 
     def filled(_: Pool) -> Pool:
-        starts = env.starts(random_bits.split(keys[0, 1], env.pool_size))
-        return Pool(starts=starts, taken=jnp.int32(0))
+        steps = system.rollout_length * system.num_envs // env.num_agents
+        size = env.pool_size or math.ceil(steps / STEPS_PER_START)
+        return Pool(starts=env.starts(random_bits.split(keys[0, 1], size)), taken=jnp.int32(0))
 
-    return map_nodes(Pool, filled, env_state) if env.pool_size else env_state
+    return env_state if env.pool_size == 0 else map_nodes(Pool, filled, env_state)
 
 
 def empty_pool(system: System, env_state: PyTree) -> tuple[PyTree, dict[str, jax.Array]]:
     """Empty every `Pool` after a rollout; return how many episodes began with a used start."""
-    if not system.env.pool_size:
+    if system.env.pool_size == 0:
         return env_state, {}
     reused = []
 
     def empty(pool: Pool) -> Pool:
-        reused.append(jnp.maximum(pool.taken - system.env.pool_size, 0))
+        reused.append(jnp.maximum(pool.taken - pool.size, 0))
         return Pool(starts=(), taken=())
 
     env_state = map_nodes(Pool, empty, env_state)

@@ -195,7 +195,7 @@ def zero_metrics(system: System) -> Metrics:
             else NoMetrics()
         ),
     )
-    reused = {"reused_starts": jnp.zeros(())} if system.env.pool_size else {}
+    reused = {} if system.env.pool_size == 0 else {"reused_starts": jnp.zeros(())}
     none = dict.fromkeys(system.metrics, jnp.zeros(()))
     rollout = identity(RolloutMetrics, reused_starts=reused, metrics=none, told=none)
     return identity(Metrics, rollout=rollout, learn=learn)

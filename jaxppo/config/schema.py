@@ -449,8 +449,11 @@ class EnvConfig:
         "pool (the next of pool_size starts that are made before each rollout)",
         choices=("each", "optimistic", "cached", "pool"),
     )
-    pool_size: int = setting(
-        64, "pool: starts for the environments of one device and update batch, for a rollout", low=1
+    pool_size: int | None = setting(
+        None,
+        "pool: starts for the environments of one device and update batch, for a rollout; "
+        "null: one for every 128 of their steps",
+        low=1,
     )
     reset_ratio: int = setting(16, "optimistic: environments per reset", low=1)
     mask: list[int] = setting([], "indices of a vector observation to hide: they read 0")

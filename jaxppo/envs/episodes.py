@@ -129,7 +129,7 @@ class Episodes:
                 return self.starts(key)
             chosen, starts = jax.random.randint(key[0], over.shape, 0, over.size), state.starts
             if filled:
-                chosen = (starts.taken + jnp.cumsum(over) - 1) % self.pool_size
+                chosen = (starts.taken + jnp.cumsum(over) - 1) % starts.size
                 starts = starts.starts
             return jax.tree.map(lambda x: x[chosen], starts)
 

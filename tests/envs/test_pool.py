@@ -1,6 +1,7 @@
 """Episodes that begin with starts which are made once a rollout (`env.resets=pool`)."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 from conftest import NETWORK, alone, build, close, small_config
 from phases import compiled
 
-from jaxppo.algorithms.acting import rollout_keys
+from jaxppo.algorithms.acting import fill_pool, rollout_keys
 from jaxppo.algorithms.evaluation import episode_keys, evaluate
 from jaxppo.config.fields import ConfigError
 from jaxppo.kernels import random_bits
@@ -19,9 +20,9 @@ from jaxppo.runtime.programs.build import build_alone
 from jaxppo.runtime.run.events import of_training
 
 
-def config(size: int, **env: Any) -> Any:
+def config(size: int | None, more: dict[str, Any] | None = None, **env: Any) -> Any:
     settings = {"name": None, "target": "own_envs.Count", "resets": "pool", "pool_size": size}
-    return small_config(env={**settings, **env}, network=NETWORK)
+    return small_config(env={**settings, **env}, network=NETWORK, **(more or {}))
 
 
 def begun(rollout: Any) -> np.ndarray:
@@ -76,6 +77,14 @@ def test_starts_that_are_made_a_few_at_a_time_are_the_same(
     loops = [x.params["length"] for x in program.eqns if x.primitive.name == "scan"]
     assert loops == ([num // size] if num > size else [])
     close(env.starts(keys), whole)
+
+
+def test_without_a_size_there_is_one_for_every_128_steps_of_the_rollout() -> None:
+    sizes = {"arch__total_num_envs": 10, "system__rollout_length": 26}
+    system, state = alone(*build(config(None, sizes))[:2])
+    keys = rollout_keys(system, state.acting.key)
+    filled = jax.eval_shape(partial(fill_pool, system), state.acting.env_state, keys)
+    assert filled.starts.size == 3  # of 260 steps
 
 
 def test_environments_that_reset_in_their_own_way_have_none() -> None:
