@@ -18,7 +18,7 @@ from benchmarks.speed import Setting, Timed
 
 # env: sizes
 ROWS: dict[str, list[str]] = {
-    "craftax/classic": [],
+    "craftax/classic": ["arch.total_num_envs=1024", "system.rollout_length=64"],
     "craftax/symbolic": ["arch.total_num_envs=64", "system.rollout_length=32"],
     "xminigrid/empty": [],
     "navix/empty": [],

@@ -208,7 +208,11 @@ LARGE = (
 LONGER = (  # what others publish at budgets that the files of CPUs do not have
     *(published_brax(name) for name in ("halfcheetah", "walker2d")),
     Row(
-        *("craftax/classic", "jaxppo.ff_ppo", ("arch.total_timesteps=1e8",)),
+        *("craftax/classic", "jaxppo.ff_ppo"),
+        (
+            *("arch.total_timesteps=1e8", "arch.total_num_envs=1024", "system.rollout_length=64"),
+            *("system.actor_lr=2e-4", "system.critic_lr=2e-4"),
+        ),
         published=Published(16.9, DISCOGEN, 100_000_000),
         label="1e8",
         whole=True,
