@@ -231,7 +231,8 @@ def _watched(on_block: Callable[[Block], Any], records: Mapping[str, Any]) -> Ca
         last = {event["event"]: event for event in records[""]}
         try:
             steps, train, evaluation = reached.progress.steps, last.get("train"), last.get("eval")
-            stop = on_block(Block(steps, train or {}, evaluation or {}, reached))
+            copies = dict(train or {}), dict(evaluation or {})  # it may change them
+            stop = on_block(Block(steps, *copies, reached))
             if stop is not None and (np.shape(stop) or np.asarray(stop).dtype.kind != "b"):
                 raise ConfigError(f"on_block: must return True, False or None, not {stop!r}")
         except Exception as error:
