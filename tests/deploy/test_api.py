@@ -389,6 +389,7 @@ def test_mistakes_of_whole_runs_are_errors_of_one_line() -> None:
         jaxppo.make_train(coin())(jax.random.PRNGKey(0))
     for config, key in (
         (dataclasses.replace(coin(), resume="here"), "resume=here"),
+        (dataclasses.replace(coin(), init_from="here"), "init_from=here"),
         (coin(arch__num_seeds=2), r"arch\.num_seeds=2"),
     ):
         with pytest.raises(ConfigError, match=f"^{key}"):

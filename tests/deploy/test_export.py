@@ -229,10 +229,13 @@ def test_executables_train_as_the_run_did(run_dir: Path, tmp_path: Path) -> None
             }},
             r"population\.selection=halving",
         ),
+        ({}, "init_from=here"),
     ],
 )  # fmt: skip
 def test_runs_that_have_no_executables(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
-    keep_config(small_config(**changes), tmp_path)
+    config = small_config(**changes)
+    begun = dataclasses.replace(config, init_from="here") if not changes else config
+    keep_config(begun, tmp_path)
     with pytest.raises(ConfigError, match=f"^{key}"):
         export(Export(run=str(tmp_path), what="executable", trust=["simulators", "envs"]))
 
