@@ -231,7 +231,8 @@ def _watched(on_block: Callable[[Block], Any], records: Mapping[str, Any]) -> Ca
         last = {event["event"]: event for event in records[""]}
         try:
             steps, train, evaluation = reached.progress.steps, last.get("train"), last.get("eval")
-            stop = on_block(Block(steps, train or {}, evaluation or {}, reached))
+            copies = dict(train or {}), dict(evaluation or {})  # it may change them
+            stop = on_block(Block(steps, *copies, reached))
             if stop is not None and (np.shape(stop) or np.asarray(stop).dtype.kind != "b"):
                 raise ConfigError(f"on_block: must return True, False or None, not {stop!r}")
         except Exception as error:
@@ -393,6 +394,11 @@ def rollouts(
     else:
         found, policy = _composed(command, policy_or_config, env, network), None
         found = with_given(found, env, network, resumes=False)
+        if found.init_from is not None:
+            raise ConfigError(
+                f"init_from={found.init_from}: settings begin with new parameters here; leave it "
+                f"out, and give the policy itself: jaxppo.load({found.init_from!r})"
+            )
     for name, value in (("num_envs", num_envs), ("length", length)):
         if value is not None:
             check_count(name, value)
@@ -419,8 +425,9 @@ def make_train(
     its result: no screen, no files, no checkpoints. It trains one agent on one device; for several
     agents use `jax.vmap`.
 
-    `ConfigError` if the settings are wrong, ask for several members, resume a run, or write files
-    (`logger.tensorboard`, `wandb`, `marl_eval` or `sinks`).
+    `ConfigError` if the settings are wrong, ask for several members, resume a run, begin with the
+    policy of one (`init_from`), or write files (`logger.tensorboard`, `wandb`, `marl_eval` or
+    `sinks`).
     """
     devices.choose_platform()
     found = _composed(command, config, env, network)
@@ -429,6 +436,11 @@ def make_train(
             f"resume={found.resume}: make_train begins a run and has no files; leave it out"
         )
     _check_without_files(found.logger, "leave it out, or use jaxppo.train(..., run_dir=DIR)")
+    if found.init_from is not None:
+        raise ConfigError(
+            f"init_from={found.init_from}: make_train begins with new parameters; leave it out, "
+            "or use jaxppo.train"
+        )
     with _one_line():
         run = _whole_run(with_given(found, env, network, resumes=False))
         _warn_of_environment(run.config, run.system)

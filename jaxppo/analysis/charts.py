@@ -96,7 +96,7 @@ def draw_curves(
         _draw_lines(axes, lines, f"evaluation {comparison.judge(task)}")
         _widen(axes, "y")
         axes.grid(alpha=0.25)
-        axes.set_title(textwrap.fill(task, 44), fontsize=10.5)
+        axes.set_title(literal(textwrap.fill(task, 44)), fontsize=10.5)
     _legend(figure, places, letters, _key(max((lines for _, lines in panels), key=len)))
     _save(figure, paths, dpi)
 
@@ -116,7 +116,7 @@ def _draw_lines(axes: Any, lines: Sequence[Line], ylabel: str) -> None:
         color, dashes, marker = STYLES[line.style]
         dots = dict(color=color, marker=marker, markersize=4, clip_on=False)
         _band(axes, line)
-        solid = dict(linestyle=dashes, linewidth=1.5, label=line.label)
+        solid = dict(linestyle=dashes, linewidth=1.5, label=literal(line.label))
         pale = np.isin(line.x, line.partial)
         axes.plot(line.x, np.where(pale, np.nan, line.y), **solid, **dots)
         if pale.any():
@@ -140,7 +140,7 @@ def draw_lines(
         color, dashes, marker = STYLES[line.style]
         _band(axes, line)
         look = dict(linestyle=dashes, linewidth=1.6, marker=marker if dots else "", markersize=4)
-        axes.plot(line.x, line.y, color=color, label=line.label, **look)
+        axes.plot(line.x, line.y, color=color, label=literal(line.label), **look)
     if "xlabel" not in labels:
         steps_axis(axes)
     axes.set(**labels)
@@ -161,7 +161,7 @@ def draw_bars(
     """
     from matplotlib.ticker import MaxNLocator
 
-    labels = [textwrap.fill(bar.label, _LEGEND // 2) for bar in bars]
+    labels = [literal(textwrap.fill(bar.label, _LEGEND // 2)) for bar in bars]
     height = 0.95 + sum(0.17 * (label.count("\n") + 1) + 0.1 for label in labels)  # inches
     figure, axes = _figure(title, height=height)
     for y, bar in enumerate(bars):
@@ -204,7 +204,7 @@ def draw_setting(
                 axes.plot([place, place], estimate.interval, color=PLAIN, linewidth=4, alpha=0.3)
             axes.plot([place], [estimate.value], "_", color=PLAIN, markersize=16, mew=2)
     if not numeric:
-        names = [textwrap.fill(str(column.value), 18) for column in columns]
+        names = [literal(textwrap.fill(str(column.value), 18)) for column in columns]
         axes.set_xticks(places, names, rotation=25, ha="right")
         axes.set_xlim(-0.6, len(columns) - 0.4)
     elif len(columns) <= 6:
@@ -218,10 +218,17 @@ def draw_setting(
 _LEGEND = 56  # letters per line
 
 
+def literal(text: str) -> str:
+    """Return what makes matplotlib show `text`: $ begins a formula, and _ a label to hide."""
+    shown = text.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
+
+
 def _figure(title: str, *, legend: Sequence[str] = (), height: float = HEIGHT) -> tuple[Any, Any]:
     """Make a figure of one panel, with space below it for a legend."""
     figure, (axes,) = make_panels(1, 1, WIDTH, height, _height(legend, _LEGEND))
-    figure.suptitle("\n".join(textwrap.wrap(title, 56)), fontsize=10.5, x=0.02, ha="left")
+    lines = "\n".join(textwrap.wrap(title, 56))
+    figure.suptitle(literal(lines), fontsize=10.5, x=0.02, ha="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return figure, axes

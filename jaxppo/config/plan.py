@@ -61,10 +61,11 @@ def plan(config: Config, num_devices: int, members: int | None = None) -> Plan:
     learners = shards * arch.update_batch_size
     num_envs, left = divmod(arch.total_num_envs, learners)
     if left:
+        nearest = max(num_envs + (2 * left > learners), 1) * learners
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} is not a multiple of {learners} learners "
             f"(devices: {shards}, arch.update_batch_size={arch.update_batch_size}); "
-            f"the nearest that is: {max(num_envs, 1) * learners}"
+            f"the nearest that is: {nearest}"
         )
     batch = num_envs * system.rollout_length
     if batch > MAX_INT:

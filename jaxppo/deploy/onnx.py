@@ -24,6 +24,7 @@ from jaxppo.types import PyTree
 
 OPSET = 18  # of 2022, for old runtimes too: the lowest in which reductions take axes as inputs
 NUM_CHECKED = 64  # observations
+SMALL = 100  # range of integers that have no bounds
 TOLERANCE = 1e-3  # of floats, relative to their size
 UNEQUAL = 0.05  # share of integers that may differ: rounding decides between equal logits
 SAID = {"floats": "floats differ by at most {:.1g}", "integers": "{:.1%} of the integers differ"}
@@ -129,12 +130,7 @@ def check(policy: TrainedPolicy, inputs: dict[str, PyTree], content: bytes) -> d
         drawn = []
         bounds = [(low, high) for _, low, high in limits(space)]
         for x, (low, high) in zip(jax.tree.leaves(inputs["observation"]), bounds, strict=True):
-            shape = (NUM_CHECKED, *x.shape[1:])
-            if np.issubdtype(x.dtype, np.floating):
-                drawn.append(generator.normal(size=shape).clip(low, high).astype(x.dtype))
-            else:
-                values = generator.integers(low, high, shape, endpoint=True)
-                drawn.append(values.astype(x.dtype))
+            drawn.append(draw(generator, (NUM_CHECKED, *x.shape[1:]), x.dtype, low, high))
         given["observation"] = jax.tree.unflatten(jax.tree.structure(inputs["observation"]), drawn)
         if "carry" in inputs:
             given["reset"] = np.arange(NUM_CHECKED) % 3 == step
@@ -146,6 +142,21 @@ def check(policy: TrainedPolicy, inputs: dict[str, PyTree], content: bytes) -> d
         if "carry" in inputs:
             given["carry"] = wanted["next_carry"]
     return differ
+
+
+def draw(
+    generator: np.random.Generator, shape: tuple[int, ...], dtype: Any, low: Any, high: Any
+) -> np.ndarray:
+    """Return random numbers of a type within bounds; of integers, infinite ones become small."""
+    if np.issubdtype(dtype, np.floating):
+        return generator.normal(size=shape).clip(low, high).astype(dtype)
+    info = None if np.dtype(dtype).kind == "b" else np.iinfo(dtype)
+    least, most = (0, 1) if info is None else (info.min, info.max)
+    low = np.where(np.isinf(low), np.where(np.isinf(high), -SMALL, high - SMALL), low)
+    low = np.maximum(low, least)
+    high = np.minimum(np.where(np.isinf(high), low + SMALL, high), most)
+    ends = low.astype(np.int64), high.astype(np.int64)
+    return generator.integers(*ends, shape, endpoint=True).astype(dtype)
 
 
 def compare(found: Any, wanted: Any) -> tuple[str, float]:

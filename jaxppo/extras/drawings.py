@@ -219,7 +219,8 @@ def _observation(space: Box, entry: str | None, state: PyTree, obs: PyTree) -> n
         bright = bright.reshape(*values.shape[:2], channels)[..., :3]
         picture = np.broadcast_to(255 * np.clip(bright, 0, 1), (*values.shape[:2], 3))
     else:
-        picture, present = np.full((*values.shape[:2], 3), NIGHT), values > low
+        absent = np.where(np.isfinite(low), low, 0.0)  # the number of what is not there
+        picture, present = np.full((*values.shape[:2], 3), NIGHT), values > absent
         for channel in reversed(range(channels)):  # the first channel is on top
             picture[present[..., channel]] = CHANNELS[channel]
     return _enlarge(np.round(picture).astype(np.uint8))

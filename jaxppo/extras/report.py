@@ -80,9 +80,13 @@ class Files:
 
     folder: Path
     formats: Sequence[str]
+    taken: set[str] = dataclasses.field(default_factory=set)  # names of pictures, in small letters
 
     def pictures(self, name: str) -> list[Path]:
-        """Return the paths of a picture, the PNG first."""
+        """Return the paths of a new picture, the PNG first; a name that is taken gets a number."""
+        more = (f"{name}_{number}" for number in itertools.count(2))
+        name = next(x for x in itertools.chain([name], more) if x.lower() not in self.taken)
+        self.taken.add(name.lower())
         return [self.folder / f"{name}.{kind}" for kind in ("png", *self.formats)]
 
     def write_table(self, name: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -85,6 +85,15 @@ def test_layout_does_not_change_the_budget(num_devices: int, update_batch_size: 
     assert result.updates_per_block == (14,) * 7
 
 
+@pytest.mark.parametrize("num_envs, nearest", [(1, 4), (9, 8), (10, 8), (11, 12)])
+def test_environments_that_cannot_be_split_are_refused_with_the_nearest(
+    num_envs: int, nearest: int
+) -> None:
+    settings = dict(total_num_envs=num_envs, rollout_length=8, num_evaluation=1)
+    with pytest.raises(ConfigError, match=rf"total_num_envs={num_envs} .*that is: {nearest}$"):
+        planned(2, update_batch_size=2, **settings)
+
+
 @pytest.mark.parametrize(
     "num_updates, blocks", [(1, 1), (19, 1), (19, 7), (20, 7), (20, 20), (976, 7), (976, 20)]
 )

@@ -145,11 +145,14 @@ def test_on_block_sees_each_block_and_may_stop_the_run(tmp_path: Path) -> None:
         assert np.shape(action) == ()
         seen.append((block.steps, block.evaluation["steps"], block.train["steps"]))
         kept.append(dataclasses.replace(block))
+        for event in (block.train, block.evaluation):
+            event.clear()  # a caller's own copy
         return bool(block.steps >= 128)
 
     found = jaxppo.train(EIGHT, run_dir=tmp_path / "run", on_block=on_block)
     assert [each for each in seen if each[0]] == [(64 * i,) * 3 for i in (1, 2)]
     assert found.status == "stopped at step 128"
+    assert found.evaluations["steps"].tolist() == [0, 64, 128]
     assert found.absolute_metric is not None
     assert jaxppo.load(tmp_path / "run", "latest", trust=["envs"]).steps == 128
     with pytest.raises(ConfigError, match="read it before on_block returns"):
@@ -386,6 +389,7 @@ def test_mistakes_of_whole_runs_are_errors_of_one_line() -> None:
         jaxppo.make_train(coin())(jax.random.PRNGKey(0))
     for config, key in (
         (dataclasses.replace(coin(), resume="here"), "resume=here"),
+        (dataclasses.replace(coin(), init_from="here"), "init_from=here"),
         (coin(arch__num_seeds=2), r"arch\.num_seeds=2"),
     ):
         with pytest.raises(ConfigError, match=f"^{key}"):

@@ -108,6 +108,7 @@ REFUSED = {
     "arch.actors": lambda: jaxppo.rollouts(
         ["env=gymnasium", "env.name=CartPole-v1", "arch.actors=2"]
     ),
+    "init_from=run": lambda: jaxppo.rollouts(["env=cartpole", "init_from=run"]),
     "num_envs=0": lambda: jaxppo.rollouts(["env=cartpole"], num_envs=0),
     "length=0.5": lambda: jaxppo.rollouts(["env=cartpole"], length=0.5),  # type: ignore[arg-type]
     "network": lambda: jaxppo.rollouts(jaxppo.rollouts(["env=cartpole"]).trained(), network={}),

@@ -229,10 +229,13 @@ def test_executables_train_as_the_run_did(run_dir: Path, tmp_path: Path) -> None
             }},
             r"population\.selection=halving",
         ),
+        ({}, "init_from=here"),
     ],
 )  # fmt: skip
 def test_runs_that_have_no_executables(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
-    keep_config(small_config(**changes), tmp_path)
+    config = small_config(**changes)
+    begun = dataclasses.replace(config, init_from="here") if not changes else config
+    keep_config(begun, tmp_path)
     with pytest.raises(ConfigError, match=f"^{key}"):
         export(Export(run=str(tmp_path), what="executable", trust=["simulators", "envs"]))
 
@@ -321,6 +324,17 @@ def test_onnx_names_what_it_cannot_convert(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Export, "load", lambda _: fresh(config))
     with pytest.raises(ConfigError, match=r"what=onnx: acting in envs\.Aim"):
         export(Export(run="run", out=str(tmp_path), what="onnx"))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+@pytest.mark.parametrize("low, high", [(-np.inf, np.inf), (0, np.inf), (-np.inf, 1), ([0, 1], 1)])
+def test_onnx_is_checked_with_integers_of_any_bounds(dtype: str, low: Any, high: Any) -> None:
+    """Such as those of Jumanji, whose arrays have none."""
+    ends = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    drawn = onnx.draw(np.random.default_rng(0), (64, 2), np.dtype(dtype), *ends)
+    assert (drawn.dtype, drawn.shape) == (dtype, (64, 2))
+    assert ((ends[0] <= drawn) & (drawn <= ends[1])).all()
+    assert len(np.unique(drawn[:, 0])) > 1
 
 
 def test_onnx_is_refused_where_it_would_be_wrong(

@@ -25,6 +25,7 @@ from jaxppo.config.schema import EnvConfig
 from jaxppo.deploy.policy import TrainedPolicy
 from jaxppo.extras import drawings, films
 from jaxppo.extras.drawings import drawing
+from jaxppo.types import Box
 
 T_MAZE = "jaxppo.envs.t_maze.TMaze"
 
@@ -98,6 +99,17 @@ def test_grid_has_a_color_for_each_channel() -> None:
     for channel in range(10):
         np.testing.assert_array_equal(cells[channel, 9 - channel], drawings.CHANNELS[channel])
     assert len(np.unique(cells.reshape(-1, 3), axis=0)) == 10 + 1
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32"])
+def test_channels_without_bounds_are_there_where_they_are_above_0(dtype: str) -> None:
+    seen = np.zeros((5, 5, 4), dtype)
+    seen[1, 2, 3] = 1
+    picture = drawings._observation(Box((5, 5, 4), dtype), None, (), seen)
+    size = len(picture) // 5
+    cells = picture[size // 2 :: size, size // 2 :: size]
+    there = (cells == drawings.CHANNELS[3]).all(-1)
+    np.testing.assert_array_equal(there, seen[..., 3] > 0)
 
 
 def test_matrices_are_grey_and_three_channels_are_colors() -> None:

@@ -416,6 +416,34 @@ def test_scores_over_a_parameter_of_the_environment(
     assert starts == {".png": b"\x89PNG\r", ".pdf": b"%PDF-", ".svg": b"<?xml"}
 
 
+def test_pictures_keep_all_names_and_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is no formula of matplotlib's, and no label that it hides."""
+    seen = {}
+    real = charts.save
+
+    def save(figure: Any, path: Path, *more: Any, **options: Any) -> None:
+        real(figure, path, *more, **options)
+        seen[path.name] = [text.get_text().strip() for x in figure.legends for text in x.texts]
+
+    monkeypatch.setattr(charts, "save", save)
+    for gravity in (10, -10):
+        for name in ("jaxppo.networks.torsos.MLP", "my_module.Torso"):
+            kwargs = {"gravity": gravity}
+            layer = {"_target_": name, "activation": "tanh"}
+            folder = tmp_path / f"{name}{gravity}"
+            make(folder, [1], env__kwargs=kwargs, network__actor_torso=layer)
+    found = compared(tmp_path)
+    page_report.learning_curves(found, page_report.Files(tmp_path, []))
+    assert len(seen) == len(found.tasks) == 2
+    names = {"_target_=jaxppo.networks.torsos.MLP", "_target_=my_module.Torso"}
+    assert all({*texts} == names for texts in seen.values())
+    line = charts.Line(label="_$a", style=0, x=[0, 1], y=[0, 1])
+    charts.draw_lines([tmp_path / "line.png"], [line], title=r"$a$, $\frac$")
+    assert seen["line.png"] == [r"_\$a"]
+
+
 def test_tables_are_written_as_csv_with_the_last_evaluations(tmp_path: Path) -> None:
     for seed, (scores, absolute) in enumerate([([9.0, 3.0], 8.0), ([5.0, 5.0], 6.0)]):
         make(tmp_path / str(seed), scores, absolute, arch__seed=seed)

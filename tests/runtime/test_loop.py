@@ -23,7 +23,7 @@ from jaxppo.runtime.programs.build import streams
 from jaxppo.runtime.programs.evaluating import score
 from jaxppo.runtime.programs.placement import Layout
 from jaxppo.runtime.run import blocks, evaluations, loop
-from jaxppo.runtime.run.jobs import TrainingError
+from jaxppo.runtime.run.jobs import TrainingError, prepare
 from jaxppo.runtime.run.profiling import phase_of
 from jaxppo.runtime.store.progress import Pace
 from jaxppo.types import Policy
@@ -156,6 +156,10 @@ def test_without_a_finite_evaluation_there_is_no_result(
     with pytest.raises(ConfigError, match=r"which=best: no .* was finite.*which=latest"):
         jaxppo.load(tmp_path, trust=["envs"])  # not the untrained policy
     assert jaxppo.load(tmp_path, "latest", trust=["envs"]).steps == 320
+    begun = dataclasses.replace(tiny(), init_from=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^init_which=best: no .* was finite.*init_which=latest"):
+        prepare(begun)
+    prepare(dataclasses.replace(begun, init_which="latest"))
 
 
 def test_blocks_spread_updates_and_count_every_step(recorder: Recorder, tmp_path: Path) -> None:

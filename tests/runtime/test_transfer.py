@@ -73,6 +73,18 @@ def test_parts_that_are_not_named_begin_anew(source: Path) -> None:
 
 
 @pytest.mark.long
+def test_the_pool_of_opponents_begins_with_that_policy_too(tmp_path: Path) -> None:
+    config = coin("games")
+    loop.run(config, tmp_path)
+    _, learner = first_policy(dataclasses.replace(config, init_from=str(tmp_path)))
+    policy, pool = learner.agent.policy, learner.agent.opponents.policies
+    for name in ("params", "obs_statistics"):
+        one, several = getattr(policy, name), getattr(pool, name)
+        for slot in range(2):
+            assert equal(one, jax.tree.map(lambda x, slot=slot: x[:, :, slot], several))
+
+
+@pytest.mark.long
 def test_statistics_are_those_of_the_entries_that_are_normalised(tmp_path: Path) -> None:
     entries = {"normalize_observations": True, "normalize_entries": ["observation"]}
     config = small_config(system=entries, env__extras=["step"], logger=QUIET)

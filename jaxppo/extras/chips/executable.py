@@ -48,6 +48,11 @@ def write_executables(config: Config, target: str | None, out: Path) -> None:
                 f"population.selection={config.population.selection}: selects members between "
                 "blocks, which what=executable cannot; export a run without it"
             )
+        if config.init_from is not None:
+            raise ConfigError(
+                f"init_from={config.init_from}: the run began with another one's policy, and these "
+                "programs begin with new parameters; export a run without it"
+            )
         plan, system = prepare(config)
         if is_simulated(system.env):
             raise ConfigError(

@@ -17,7 +17,7 @@ from jaxppo.runtime.store import policies
 from jaxppo.runtime.store.checkpoint import CheckpointError
 from jaxppo.runtime.store.directories import check_tree
 from jaxppo.runtime.store.facts import RunFacts
-from jaxppo.types import LearnerState, PyTree, System
+from jaxppo.types import LearnerState, Policy, PyTree, System
 
 STATISTICS = "obs_statistics"  # a part beside those of the parameters
 
@@ -55,6 +55,11 @@ def read_parts(config: Config, params: dict[str, PyTree], statistics: PyTree) ->
             f"its parts: {', '.join(own)}"
         )
     row, parts = policies.row_of(facts), {}
+    if policies.steps_of(found, facts, row, config.init_which) is None:
+        raise ConfigError(
+            f"init_which=best: no evaluation of {run_dir} up to step {found.steps:,} was finite, "
+            "so no policy is the best; init_which=latest takes that of the last step"
+        )
     for name in config.init_parts or own:
         where = f".{STATISTICS}" if name == STATISTICS else f".params['{name}']"
         try:
@@ -86,7 +91,16 @@ def begin_from(layout: Layout, configs: Sequence[Config], learner: LearnerState)
             mine: Any = statistics if name == STATISTICS else params[name]
             for x, new in zip(jax.tree.leaves(mine), jax.tree.leaves(part), strict=True):
                 x[row] = new
-    policy = dataclasses.replace(
-        policy, params=layout.place_agents(params), obs_statistics=layout.place_agents(statistics)
-    )
-    return dataclasses.replace(learner, agent=dataclasses.replace(learner.agent, policy=policy))
+
+    def place(parts: PyTree, policy: Policy) -> Policy:
+        new_params, new_statistics = map(layout.place_agents, parts)
+        return dataclasses.replace(policy, params=new_params, obs_statistics=new_statistics)
+
+    parts = (params, statistics)
+    agent = dataclasses.replace(learner.agent, policy=place(parts, policy))
+    if num := layout.system.num_opponents:  # at first all are the policy of the start
+        pool = agent.opponents
+        parts = jax.tree.map(lambda x: np.repeat(x[:, None], num, 1), parts)
+        pool = dataclasses.replace(pool, policies=place(parts, pool.policies))
+        agent = dataclasses.replace(agent, opponents=pool)
+    return dataclasses.replace(learner, agent=agent)
