@@ -43,6 +43,7 @@ class Check(Callback):
             without_plus(config)
             with processes.agreeing():
                 settings = settings_of(config, config.hydra)
+            settings = _with_one_seed(config, settings)
             processes.check_alike(_facts(settings))
             with processes.agreeing():
                 checked[:] = [(settings, prepare(settings))]
@@ -123,6 +124,18 @@ def _warn_of_environment(config: Config) -> None:
                 f"env.target={config.env.target}: {' '.join(finding.split())}; python -m "
                 "jaxppo.check_env checks more\n"
             )
+
+
+def _with_one_seed(config: DictConfig, settings: Config) -> Config:
+    """Return settings whose seed, if it was drawn, is that of all processes.
+
+    Hydra takes the seed from `config` after this; else each process would draw another one.
+    """
+    seed = processes.agree(settings.arch.seed)
+    if OmegaConf.select(config, "arch.seed") is not None:
+        return settings
+    config.arch.seed = seed
+    return dataclasses.replace(settings, arch=dataclasses.replace(settings.arch, seed=seed))
 
 
 def _directory(config: DictConfig, key: str) -> Path:

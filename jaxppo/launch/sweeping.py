@@ -59,13 +59,21 @@ def launch(
     outcomes = (train_all or partial(map, train))([[jobs[n] for n in ns] for ns in programs])
     for numbers, found in zip(programs, outcomes, strict=True):
         for number, outcome in zip(numbers, found, strict=True):
-            if isinstance(outcome, Exception) and "optuna" in str(config.hydra.sweeper._target_):
-                _LOG.warning("job %s failed: %s", first + number, outcome)
+            failure = _failure(outcome)
+            if failure is not None and "optuna" in str(config.hydra.sweeper._target_):
+                _LOG.warning("job %s failed: %s", first + number, failure)
                 outcome = -MAX_FLOAT  # so that the study goes on
             returns[number].return_value = outcome
             if isinstance(outcome, Exception):
                 returns[number].status = JobStatus.FAILED
     return returns
+
+
+def _failure(outcome: Outcome) -> str | None:
+    """Return why Optuna cannot take an outcome as a score; None if it can."""
+    if isinstance(outcome, Exception):
+        return str(outcome)
+    return "its result is NaN" if math.isnan(outcome) else None
 
 
 def _begin_all(

@@ -7,6 +7,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import pty
 import re
@@ -639,10 +640,9 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
         if fit and len(jobs) > 4:
             raise TooLargeError
         seen.append([job.config for job in jobs])
-        return [
-            TrainingError("diverged") if job.config.arch.seed == 13 else float(job.config.arch.seed)
-            for job in jobs
-        ]
+        special = {13: TrainingError("diverged"), 14: math.nan}
+        seeds = [job.config.arch.seed for job in jobs]
+        return [special.get(seed, float(seed)) for seed in seeds]
 
     monkeypatch.setattr(sweeping, "run_together", run_together)
     return seen
@@ -757,15 +757,16 @@ def test_a_run_that_fails_is_one_line(launch: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of Optuna's own
+@pytest.mark.parametrize("seed", [13, 14])
 def test_a_study_of_optuna_goes_on_past_a_failed_trial(
-    launch: Any, cwd: Path, programs: list[list[Config]]
+    launch: Any, cwd: Path, programs: list[list[Config]], seed: int
 ) -> None:
-    """Its batches are programs; a failure is the worst of all finite scores."""
+    """Its batches are programs; a failure, or NaN, is the worst of all finite scores."""
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="pip install '.[optuna]'")
     study = ("hydra.sweeper.direction=maximize", "hydra.sweeper.n_trials=6")
     outcome = launch(
         *("-m", "hydra/sweeper=optuna", *study, "hydra.sweeper.n_jobs=3"),
-        *("arch.seed=choice(13)", "hydra.sweep.dir=sweep"),
+        *(f"arch.seed=choice({seed})", "hydra.sweep.dir=sweep"),
     )
     assert outcome.status == 0
     assert [len(jobs) for jobs in programs] == [3, 3]

@@ -372,6 +372,21 @@ def test_a_process_that_leaves_without_a_word_ends_the_others(
     assert found == ended
 
 
+def test_a_seed_that_is_drawn_is_that_of_the_first_process(
+    launch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is drawn once, so a single run is not built again either."""
+    seen: list[Any] = []
+
+    def run(config: Any, run_dir: Path, **given: Any) -> float:
+        seen.append((config.arch.seed, given["prepared"] is not None))
+        return 0.0
+
+    monkeypatch.setattr(processes, "agree", lambda _: 7)
+    assert launch("env=cartpole", "arch.seed=null", run=run).status == 0
+    assert seen == [(7, True)]
+
+
 def test_a_directory_that_a_host_does_not_see_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

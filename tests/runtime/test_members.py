@@ -193,6 +193,23 @@ def test_one_score_has_no_interval() -> None:
     assert aggregate([new, old])["final_return"] == 4.0
 
 
+@pytest.mark.parametrize("scores", [(math.nan, 1.0, 3.0), (1.0, math.nan, 3.0)])
+def test_members_whose_episodes_told_nothing_are_left_out(scores: tuple[float, ...]) -> None:
+    """Also of the run's result; as in events of training, where such a number is None."""
+    common = {"episode_return": 0.0, "eval_metric": "time"}
+    events = [{"event": "eval", "seed": i, "env/time": x, **common} for i, x in enumerate(scores)]
+    found = aggregate(events)
+    assert found["env/time"] == found["member_score_iqm"] == 2.0
+    assert (found["member_score_min"], found["member_score_max"]) == (1.0, 3.0)
+    none = aggregate(events[:1] if math.isnan(scores[0]) else events[1:2])
+    assert math.isnan(none["env/time"])
+    config = coin(arch={"num_seeds": 3, "eval_metric": "time"}, env={"metrics": ["time"]})
+    members = Members([Job(config, None)])
+    for member, score in zip(members.all, scores, strict=True):
+        member.result = score
+    assert members.results() == [2.0]
+
+
 @pytest.mark.long
 def test_seeds_are_runs_and_their_sum(tmp_path: Path) -> None:
     result = loop.run(coin(arch={"num_seeds": 3, "seed": 5}), tmp_path)

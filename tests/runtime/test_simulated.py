@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import on_devices
@@ -37,7 +38,7 @@ from jaxppo.runtime.simulated import actors, remote
 from jaxppo.runtime.simulated.actors import Actor, Threads
 from jaxppo.runtime.simulated.evaluation import _EpisodeQueue, episode_seeds
 from jaxppo.runtime.simulated.resident import Resident
-from jaxppo.runtime.simulated.training import RaceWarning, env_seeds
+from jaxppo.runtime.simulated.training import RaceWarning, Training, env_seeds
 from jaxppo.simulators.faults import RestartWarning, SimulatorError
 
 SMALL = [
@@ -312,6 +313,7 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
 ELSEWHERE = """
 import sys
 import jax
+import jax.numpy as jnp
 import numpy as np
 import jaxppo
 from jaxppo.runtime.hosts import devices
@@ -628,6 +630,21 @@ def test_restarts_are_counted_in_training_evaluation_and_episodes(tmp_path: Path
         episodes = policy.play(episodes=6)
     (cut,) = [each for each in episodes if each.length == 3]
     assert cut.final_observation[0] == 2
+
+
+def test_restarts_before_a_selection_are_counted_too() -> None:
+    """A selection makes the actors anew."""
+    plan = SimpleNamespace(devices_per_member=1, update_batch_size=1)
+    layout: Any = SimpleNamespace(
+        system=SimpleNamespace(num_envs=4), plan=plan, arrange_split=lambda seeds: seeds
+    )
+    state: Any = SimpleNamespace(agent=SimpleNamespace(update=jnp.zeros((1, 1), jnp.int32)))
+    config = jaxppo.compose("ff_ppo", [*SMALL, KNOWN, "arch.actors=2"])
+    actor: Any = SimpleNamespace(restarts=2, close=lambda: None)
+    training = Training(layout, [config], None, None, None, lambda number, seeds: actor)
+    for expected in (4, 8):
+        training._restart(state)
+        assert training.report()["env_restarts"] == expected
 
 
 def test_actors_in_threads_leave_python_to_processes() -> None:

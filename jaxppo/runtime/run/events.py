@@ -14,7 +14,7 @@ import numpy as np
 from jaxppo.algorithms.metrics import MEAN, headlines, leaves
 from jaxppo.algorithms.report import Metrics
 from jaxppo.config.plan import num_members
-from jaxppo.config.schema import Config, LoggerConfig, key_of
+from jaxppo.config.schema import TOLD, Config, LoggerConfig, key_of
 from jaxppo.config.stored import overrides, plain
 from jaxppo.kernels.platforms import forms
 from jaxppo.ops.aggregates import interval, iqm
@@ -27,6 +27,7 @@ from jaxppo.runtime.sinks.console import Console
 from jaxppo.runtime.store.facts import judged_by
 
 SUMS = ("steps_per_second", "episodes", "unfinished")  # summed over members
+SCORES = ("absolute_metric", "final_score")  # of `arch.eval_metric`, if there is one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +205,8 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
         if name.endswith("_histogram") and None not in values:
             return [sum(counts) for counts in zip(*values, strict=True)]
         found = [value for value in values if isinstance(value, int | float)]
+        if name.startswith(TOLD) or (name in SCORES and "eval_metric" in events[0]):
+            found = [value for value in found if not math.isnan(value)]  # where no episode told it
         if not found or all(value == values[0] for value in values):
             return values[0]
         if name.endswith("_min"):
@@ -238,9 +241,9 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
 def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, Any]:
     """Return all values of a score, and statistics over the members that have it.
 
-    One member has no interval.
+    A score is NaN where no episode told it. One member has no interval.
     """
-    scores = [value for value in values if value is not None]
+    scores = [value for value in values if value is not None and not math.isnan(value)]
     if not scores:
         return {f"{name}s": list(values)}
     low, high = interval([scores]) if len(scores) > 1 else (None, None)

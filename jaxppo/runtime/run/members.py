@@ -152,7 +152,10 @@ class Members:
             seed = f"seed {failures[0].seed}: " if len(group) > 1 else ""
             more = f" ({len(failures)} of {len(group)} seeds failed)" if len(group) > 1 else ""
             return TrainingError(f"{seed}{failures[0].facts.failure}{more}")
-        return statistics.fmean(m.result for m in group if m.result is not None)
+        found = [m.result for m in group if m.result is not None]
+        if group[0].config.arch.eval_metric is not None:  # NaN: no episode told it
+            found = [x for x in found if not math.isnan(x)] or found
+        return statistics.fmean(found)
 
 
 def differences(configs: Sequence[Config]) -> list[str]:

@@ -51,6 +51,7 @@ class Training:
         self._num_taken, self._lag = arch.rollouts_per_update, arch.policy_lag
         self._remote, self._compiler = arch.actors_on == "ray", arch.compiler
         self._actors: list[Any] = []  # each an Actor or a RemoteActor
+        self._earlier_restarts = 0  # of environments of actors before the last selection
         self._threads: Threads | None = None
         self._episodes: list[ActingState] = []  # of each actor, where any may be taken
         self._version = 0
@@ -174,6 +175,7 @@ class Training:
 
     def _restart(self, state: LearnerState) -> None:
         """Make all actors, which start episodes."""
+        self._earlier_restarts = self._restarts
         self.close()
         self._timed = _Times()
         each = self._layout.system.num_envs // self._num_taken
@@ -194,11 +196,15 @@ class Training:
         seeds: np.ndarray = self._layout.arrange_split(np.stack(rows))
         return seeds
 
+    @property
+    def _restarts(self) -> int:
+        """Return how many environments were made anew after a fault."""
+        return self._earlier_restarts + sum(actor.restarts for actor in self._actors)
+
     def report(self) -> dict[str, float]:
         """Return how time was spent since the last report, and the policy lag of the batches."""
-        restarts = sum(actor.restarts for actor in self._actors)
         timed, self._timed = self._timed, _Times()
-        found = {**timed.report(in_threads=self._in_threads), "env_restarts": restarts}
+        found = {**timed.report(in_threads=self._in_threads), "env_restarts": self._restarts}
         if self._follow:
             found["discarded_rollouts"] = timed.discarded
         return {**found, **(timed.extremes() if self._details else {})}
