@@ -200,6 +200,7 @@ class Pool:
         worker, arrays = self._workers[number], self.arrays
         row = int(arrays.current[worker.rows[0]])
         if resets or not self._restart:
+            children.kill(worker.group)  # or a late answer would be taken for the next one
             raise SimulatorError(f"environment {row}: {what}")
         worker.kill()
         part = slice(worker.rows[0], worker.rows[-1] + 1)
