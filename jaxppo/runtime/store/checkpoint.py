@@ -180,9 +180,8 @@ class Writer:
             self.seconds += time.perf_counter() - start
         except Exception as error:  # orbax wraps errors of the file system in its own
             shutil.rmtree(path.with_name(path.name + _BEGUN), ignore_errors=True)
-            raise CheckpointError(
-                f"{path}: cannot be written ({_brief(error)}); earlier checkpoints are intact"
-            ) from error
+            rest = "; earlier checkpoints are intact" if self._scores else ""
+            raise CheckpointError(f"{path}: cannot be written ({_brief(error)}){rest}") from error
 
     def _drop(self) -> None:
         latest = sorted(self._scores)[-self._keep :]
