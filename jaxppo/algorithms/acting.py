@@ -34,7 +34,7 @@ from jaxppo.types import (
 )
 
 Node = TypeVar("Node")
-STEPS_PER_START = 128  # of a pool without a size; episodes of Craftax Classic have about 150
+STEPS_PER_START = 128  # of a pool without a size; episodes of Craftax Classic are longer
 
 
 def init_acting(system: System, key: jax.Array) -> ActingState:
