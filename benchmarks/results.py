@@ -208,8 +208,8 @@ LARGE = (
 LONGER = (  # what others publish at budgets that the files of CPUs do not have
     *(published_brax(name) for name in ("halfcheetah", "walker2d")),
     Row(
-        *("craftax/classic", "jaxppo.ff_ppo"),
-        (
+        "craftax/classic",
+        overrides=(
             *("arch.total_timesteps=1e8", "arch.total_num_envs=1024", "system.rollout_length=64"),
             *("system.actor_lr=2e-4", "system.critic_lr=2e-4"),
         ),

@@ -201,6 +201,8 @@ def test_members_whose_episodes_told_nothing_are_left_out(scores: tuple[float, .
     found = aggregate(events)
     assert found["env/time"] == found["member_score_iqm"] == 2.0
     assert (found["member_score_min"], found["member_score_max"]) == (1.0, 3.0)
+    diverged = [{**event, "episode_return": x} for event, x in zip(events, scores, strict=True)]
+    assert math.isnan(aggregate(diverged)["member_return_iqm"])  # an environment told NaN
     none = aggregate(events[:1] if math.isnan(scores[0]) else events[1:2])
     assert math.isnan(none["env/time"])
     config = coin(arch={"num_seeds": 3, "eval_metric": "time"}, env={"metrics": ["time"]})

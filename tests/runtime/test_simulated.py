@@ -313,7 +313,6 @@ def test_actors_are_reproducible_and_the_lag_is_logged(tmp_path: Path) -> None:
 ELSEWHERE = """
 import sys
 import jax
-import jax.numpy as jnp
 import numpy as np
 import jaxppo
 from jaxppo.runtime.hosts import devices

@@ -201,11 +201,13 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     `member_return_iqm` and so on; with `arch.eval_metric` also `member_scores` and so on.
     """
 
+    judged = "eval_metric" in events[0]
+
     def merge(name: str, values: list[Any]) -> Any:
         if name.endswith("_histogram") and None not in values:
             return [sum(counts) for counts in zip(*values, strict=True)]
         found = [value for value in values if isinstance(value, int | float)]
-        if name.startswith(TOLD) or (name in SCORES and "eval_metric" in events[0]):
+        if name.startswith(TOLD) or (name in SCORES and judged):
             found = [value for value in found if not math.isnan(value)]  # where no episode told it
         if not found or all(value == values[0] for value in values):
             return values[0]
@@ -222,28 +224,29 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
     merged |= {"members": len(events), "seeds": [event["seed"] for event in events]}
     kind = merged["event"]
     if kind in ("eval", "absolute"):
-        merged |= _member_statistics("member_return", [event["episode_return"] for event in events])
-        if "eval_metric" in merged:
+        returns = [event["episode_return"] for event in events]
+        merged |= _member_statistics("member_return", returns, nan=True)
+        if judged:
             scores = [event[judged_by(event)] for event in events]
-            merged |= _member_statistics("member_score", scores)
+            merged |= _member_statistics("member_score", scores, nan=False)
     elif kind == "end":
         failures = [event for event in events if event["status"] != "finished"]
         merged["status"] = "; ".join(f"seed {e['seed']}: {e['status']}" for e in failures) or (
             "finished"
         )
         merged["steps"] = max(event["steps"] for event in events)  # a failed member stops counting
-        merged |= _member_statistics(
-            "absolute_metric", [event["absolute_metric"] for event in events]
-        )
+        scores = [event["absolute_metric"] for event in events]
+        merged |= _member_statistics("absolute_metric", scores, nan=not judged)
     return merged
 
 
-def _member_statistics(name: str, values: Sequence[float | None]) -> dict[str, Any]:
+def _member_statistics(name: str, values: Sequence[float | None], *, nan: bool) -> dict[str, Any]:
     """Return all values of a score, and statistics over the members that have it.
 
-    A score is NaN where no episode told it. One member has no interval.
+    Without `nan`, NaN is the score of a member whose episodes did not tell the number. One member
+    has no interval.
     """
-    scores = [value for value in values if value is not None and not math.isnan(value)]
+    scores = [value for value in values if value is not None and (nan or not math.isnan(value))]
     if not scores:
         return {f"{name}s": list(values)}
     low, high = interval([scores]) if len(scores) > 1 else (None, None)
