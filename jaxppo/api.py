@@ -396,8 +396,8 @@ def rollouts(
         found = with_given(found, env, network, resumes=False)
         if found.init_from is not None:
             raise ConfigError(
-                f"init_from={found.init_from}: settings begin with new parameters here; leave it "
-                f"out, and give the policy itself: jaxppo.load({found.init_from!r})"
+                f"init_from={found.init_from}: rollouts of settings use new parameters; leave it "
+                f"out, or give the policy instead of settings: jaxppo.load({found.init_from!r})"
             )
     for name, value in (("num_envs", num_envs), ("length", length)):
         if value is not None:

@@ -34,7 +34,7 @@ from jaxppo.types import (
 )
 
 Node = TypeVar("Node")
-STEPS_PER_START = 128  # of a pool without a size; episodes of Craftax Classic are longer
+STEPS_PER_START = 128  # if pool_size is None; episodes of Craftax Classic are longer
 
 
 def init_acting(system: System, key: jax.Array) -> ActingState:

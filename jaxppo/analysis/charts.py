@@ -219,7 +219,7 @@ _LEGEND = 56  # letters per line
 
 
 def literal(text: str) -> str:
-    """Return what makes matplotlib show `text`: $ begins a formula, and _ a label to hide."""
+    """Escape $, which begins a formula in matplotlib, and a first _, which hides a label."""
     shown = text.replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 

@@ -244,7 +244,7 @@ class Keywords(TypedDict, total=False):
     env_resets: Literal["each", "optimistic", "cached", "pool"]
     """start of later episodes: each (its own reset), optimistic (one reset for reset_ratio environments, shared if several end at once), cached (one of the first episodes' starts), pool (the next of pool_size starts that are made before each rollout)"""
     env_pool_size: int | None
-    """pool: starts for the environments of one device and update batch, for a rollout; null: one for every 128 of their steps"""
+    """pool: starts for the environments of one device and update batch, for a rollout; null: one for every 128 environment steps of a rollout"""
     env_reset_ratio: int
     """optimistic: environments per reset"""
     env_mask: list[int]

@@ -452,7 +452,7 @@ class EnvConfig:
     pool_size: int | None = setting(
         None,
         "pool: starts for the environments of one device and update batch, for a rollout; "
-        "null: one for every 128 of their steps",
+        "null: one for every 128 environment steps of a rollout",
         low=1,
     )
     reset_ratio: int = setting(16, "optimistic: environments per reset", low=1)

@@ -147,15 +147,15 @@ def check(policy: TrainedPolicy, inputs: dict[str, PyTree], content: bytes) -> d
 def draw(
     generator: np.random.Generator, shape: tuple[int, ...], dtype: Any, low: Any, high: Any
 ) -> np.ndarray:
-    """Return random numbers of a type within bounds; of integers, infinite ones become small."""
+    """Return random numbers within bounds; where those of integers are infinite, small ones."""
     if np.issubdtype(dtype, np.floating):
         return generator.normal(size=shape).clip(low, high).astype(dtype)
     info = None if np.dtype(dtype).kind == "b" else np.iinfo(dtype)
     least, most = (0, 1) if info is None else (info.min, info.max)
-    low = np.where(np.isinf(low), np.where(np.isinf(high), -SMALL, high - SMALL), low)
-    low = np.maximum(low, least)
-    high = np.minimum(np.where(np.isinf(high), low + SMALL, high), most)
-    ends = low.astype(np.int64), high.astype(np.int64)
+    no_low, no_high = np.isinf(low), np.isinf(high)
+    first = np.where(no_low, np.where(no_high, 0, high) - SMALL, low)
+    last = np.where(no_high, np.where(no_low, 0, low) + SMALL, high)
+    ends = np.maximum(first, least).astype(np.int64), np.minimum(last, most).astype(np.int64)
     return generator.integers(*ends, shape, endpoint=True).astype(dtype)
 
 

@@ -127,9 +127,9 @@ def _warn_of_environment(config: Config) -> None:
 
 
 def _with_one_seed(config: DictConfig, settings: Config) -> Config:
-    """Return settings whose seed, if it was drawn, is that of all processes.
+    """Return settings in which a seed that was drawn is the same in all processes.
 
-    Hydra takes the seed from `config` after this; else each process would draw another one.
+    It is set in `config` too, from which Hydra reads it later.
     """
     seed = processes.agree(settings.arch.seed)
     if OmegaConf.select(config, "arch.seed") is not None:

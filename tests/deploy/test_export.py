@@ -335,6 +335,7 @@ def test_onnx_is_checked_with_integers_of_any_bounds(dtype: str, low: Any, high:
     assert (drawn.dtype, drawn.shape) == (dtype, (64, 2))
     assert ((ends[0] <= drawn) & (drawn <= ends[1])).all()
     assert len(np.unique(drawn[:, 0])) > 1
+    assert (drawn > 0).any()
 
 
 def test_onnx_is_refused_where_it_would_be_wrong(

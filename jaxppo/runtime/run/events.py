@@ -208,7 +208,9 @@ def aggregate(events: Sequence[sinks.Event]) -> sinks.Event:
             return [sum(counts) for counts in zip(*values, strict=True)]
         found = [value for value in values if isinstance(value, int | float)]
         if name.startswith(TOLD) or (name in SCORES and judged):
-            found = [value for value in found if not math.isnan(value)]  # where no episode told it
+            found = [
+                value for value in found if not math.isnan(value)
+            ]  # where no episode reported it
         if not found or all(value == values[0] for value in values):
             return values[0]
         if name.endswith("_min"):

@@ -153,7 +153,7 @@ class Members:
             more = f" ({len(failures)} of {len(group)} seeds failed)" if len(group) > 1 else ""
             return TrainingError(f"{seed}{failures[0].facts.failure}{more}")
         found = [m.result for m in group if m.result is not None]
-        if group[0].config.arch.eval_metric is not None:  # NaN: no episode told it
+        if group[0].config.arch.eval_metric is not None:  # NaN: no episode reported it
             found = [x for x in found if not math.isnan(x)] or found
         return statistics.fmean(found)
 

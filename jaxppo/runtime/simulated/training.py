@@ -51,7 +51,7 @@ class Training:
         self._num_taken, self._lag = arch.rollouts_per_update, arch.policy_lag
         self._remote, self._compiler = arch.actors_on == "ray", arch.compiler
         self._actors: list[Any] = []  # each an Actor or a RemoteActor
-        self._earlier_restarts = 0  # of environments of actors before the last selection
+        self._earlier_restarts = 0  # of actors that were since replaced
         self._threads: Threads | None = None
         self._episodes: list[ActingState] = []  # of each actor, where any may be taken
         self._version = 0
